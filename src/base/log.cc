@@ -1,0 +1,46 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+namespace smoe {
+
+namespace {
+
+// Synchronous and to stderr: few lines are logged, and none may be lost when the process dies.
+spdlog::logger& Logger() {
+  static spdlog::logger logger = [] {
+    spdlog::logger made("smoe", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.set_pattern("smoe: %l: %v");
+    return made;
+  }();
+  return logger;
+}
+
+}  // namespace
+
+void SetLogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return Logger().set_level(spdlog::level::debug);
+    case LogLevel::kInfo:
+      return Logger().set_level(spdlog::level::info);
+    case LogLevel::kWarning:
+      return Logger().set_level(spdlog::level::warn);
+  }
+}
+
+void LogLine(LogLevel level, std::string_view message) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return Logger().debug("{}", message);
+    case LogLevel::kInfo:
+      return Logger().info("{}", message);
+    case LogLevel::kWarning:
+      return Logger().warn("{}", message);
+  }
+}
+
+}  // namespace smoe

@@ -1,0 +1,40 @@
+// base/memory.h: large aligned memory that the program owns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/result.h"
+
+namespace smoe {
+
+inline constexpr uint64_t kCacheLineBytes = 64;
+inline constexpr uint64_t kPageBytes = 4096;
+
+// Anonymous, zeroed, page-aligned memory. Move-only; freed by the destructor.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  AlignedBuffer(AlignedBuffer&& other) noexcept;
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
+  AlignedBuffer(const AlignedBuffer&) = delete;
+  AlignedBuffer& operator=(const AlignedBuffer&) = delete;
+  ~AlignedBuffer();
+
+  // Huge pages are asked for (never demanded) when bytes >= 2 MiB.
+  // Errors: kExhausted with the size and the name of what it is for, as in "expert cache".
+  static Result<AlignedBuffer> Create(uint64_t bytes, std::string_view purpose);
+
+  MutableBytes bytes() { return {data_, size_}; }
+  Bytes bytes() const { return {data_, size_}; }
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+}  // namespace smoe

@@ -1,0 +1,128 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+
+namespace smoe {
+
+struct ThreadPool::State {
+  explicit State(size_t threads) : thread_count(threads) {}
+
+  // The range of piece `index` when [0, count) is cut for all threads.
+  void RunPiece(size_t index) const {
+    const size_t piece = (count / grain + thread_count - 1) / thread_count * grain;
+    const size_t length = std::max(piece, grain);
+    const size_t begin = std::min(count, index * length);
+    const size_t end = index + 1 == thread_count ? count : std::min(count, begin + length);
+    if (begin < end) (*body)(begin, end);
+  }
+
+  void WorkerLoop(size_t index) {
+    uint64_t seen = 0;
+    for (;;) {
+      generation.wait(seen, std::memory_order_acquire);
+      seen = generation.load(std::memory_order_acquire);
+      if (stopping.load(std::memory_order_acquire)) return;
+      RunPiece(index);
+      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+    }
+  }
+
+  const size_t thread_count;
+  size_t count = 0;
+  size_t grain = 1;
+  const std::function<void(size_t, size_t)>* body = nullptr;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<size_t> pending{0};
+  std::atomic<bool> stopping{false};
+  std::vector<std::thread> workers;
+};
+
+ThreadPool::ThreadPool(size_t thread_count) : state_(std::make_unique<State>(thread_count)) {
+  SMOE_CHECK(thread_count >= 1);
+  for (size_t index = 1; index < thread_count; ++index) {
+    state_->workers.emplace_back([state = state_.get(), index] { state->WorkerLoop(index); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stopping.store(true, std::memory_order_release);
+  state_->generation.fetch_add(1, std::memory_order_acq_rel);
+  state_->generation.notify_all();
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+size_t ThreadPool::thread_count() const { return state_->thread_count; }
+
+void ThreadPool::ParallelFor(size_t count, size_t grain,
+                             const std::function<void(size_t, size_t)>& body) {
+  SMOE_CHECK(grain >= 1);
+  if (count == 0) return;
+  if (state_->thread_count == 1 || count <= grain) {
+    body(0, count);
+    return;
+  }
+  state_->count = count;
+  state_->grain = grain;
+  state_->body = &body;
+  state_->pending.store(state_->thread_count - 1, std::memory_order_release);
+  state_->generation.fetch_add(1, std::memory_order_acq_rel);
+  state_->generation.notify_all();
+  state_->RunPiece(0);
+  for (size_t left = state_->pending.load(std::memory_order_acquire); left != 0;
+       left = state_->pending.load(std::memory_order_acquire)) {
+    state_->pending.wait(left, std::memory_order_acquire);
+  }
+}
+
+namespace {
+
+// Physical cores among `cpus`, by the sibling lists that the kernel publishes.
+size_t PhysicalCoreCount(const std::vector<size_t>& cpus) {
+  std::set<std::string> cores;
+  for (size_t cpu : cpus) {
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                       "/topology/thread_siblings_list");
+    std::string siblings;
+    if (!std::getline(file, siblings)) siblings = "cpu" + std::to_string(cpu);
+    cores.insert(siblings);
+  }
+  return cores.size();
+}
+
+// Cores' worth of time that cgroup v2 grants, or 0 for no limit. Rounded up.
+size_t CgroupCoreQuota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
+  return static_cast<size_t>(std::stod(quota) / period + 0.999);
+}
+
+}  // namespace
+
+size_t UsableCoreCount() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  std::vector<size_t> cpus;
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  size_t cores = std::max<size_t>(1, PhysicalCoreCount(cpus));
+  if (const size_t quota = CgroupCoreQuota(); quota != 0) cores = std::min(cores, quota);
+  return std::max<size_t>(1, cores);
+}
+
+}  // namespace smoe
