@@ -1,0 +1,55 @@
+// experts/backend.h: the only way in which a model reaches its experts.
+//
+// A batch of token rows with their routing goes in, the weighted sum of their experts comes out.
+// Here (experts/local_backend.h) the experts are read and computed on this machine; another
+// implementation may send the rows to other machines. Either way a row's result has the same bits:
+// expert outputs are added in router order, rank 0 first, never in order of arrival.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "experts/expert_cache.h"
+
+namespace smoe::experts {
+
+enum class Arithmetic : uint8_t {
+  kInt8,  // activations quantised to s8 where the weights are quantised; f32 otherwise
+  kF32,   // weights dequantised exactly
+};
+const char* ArithmeticName(Arithmetic arithmetic);  // "int8", "f32"
+
+// The routing of row_count token rows through one layer.
+struct RoutedRows {
+  uint32_t layer_index = 0;
+  size_t row_count = 0;
+  size_t top_k = 0;
+  const float* hidden = nullptr;         // [row_count][hidden_size], normed input
+  const uint32_t* expert_ids = nullptr;  // [row_count][top_k], router order
+  const float* weights = nullptr;        // [row_count][top_k]
+  float* out = nullptr;                  // [row_count][hidden_size]: set to the weighted sum
+};
+
+// A row that could not be computed; its out is unspecified.
+struct RowFailure {
+  size_t row = 0;
+  Error error;
+};
+
+class ExpertBackend {
+ public:
+  virtual ~ExpertBackend() = default;
+
+  // Computes all rows; those whose expert could not be had are appended to `failures`, once each.
+  // Requires ids that the layer has, row_count <= the maximum given at creation.
+  // Errors: only if nothing more can be computed (the queue is broken).
+  virtual Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) = 0;
+
+  virtual CacheStats stats() const = 0;
+  virtual uint64_t compute_ns() const = 0;
+};
+
+}  // namespace smoe::experts

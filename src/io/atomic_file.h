@@ -1,0 +1,49 @@
+// io/atomic_file.h: a file that appears under its name complete, or not at all.
+//
+// Written as PATH.partial, locked against a second writer, synced, then renamed. A crash or a kill
+// leaves only PATH.partial, which a later run may resume or replace.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "io/file.h"
+
+namespace smoe::io {
+
+class AtomicFile {
+ public:
+  struct Options {
+    bool overwrite = false;  // may PATH exist already?
+    bool resume = false;     // keep the bytes of an existing PATH.partial
+  };
+
+  // Errors: kInvalid if PATH exists and overwrite is off ("exists; --force replaces it");
+  //         kInvalid if another process holds the lock on PATH.partial;
+  //         kIo otherwise.
+  static Result<AtomicFile> Open(const std::string& path, const Options& options);
+
+  AtomicFile(AtomicFile&&) noexcept = default;
+  AtomicFile& operator=(AtomicFile&&) noexcept = default;
+  // Not committed: PATH.partial is removed, unless KeepPartial() was called.
+  ~AtomicFile();
+
+  File& file() { return file_; }
+  const std::string& partial_path() const { return partial_path_; }
+  // From now on a failure leaves PATH.partial for a resume.
+  void KeepPartial() { keep_partial_ = true; }
+  // fsync, rename, fsync of the directory.
+  Status Commit();
+
+ private:
+  AtomicFile() = default;
+  std::string path_;
+  std::string partial_path_;
+  File file_;
+  bool keep_partial_ = false;
+};
+
+// Writes a small file in one go with the same promise.
+Status WriteFileAtomically(const std::string& path, Bytes content, bool overwrite);
+
+}  // namespace smoe::io

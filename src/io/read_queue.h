@@ -1,0 +1,72 @@
+// io/read_queue.h: many positioned reads in flight into memory the caller owns.
+//
+// A queue belongs to one thread. It allocates when opened and never again; when it is full the
+// caller waits, it does not grow. Three implementations keep this contract and share one test
+// suite: io_uring, pread threads, and FakeReadQueue, which has seeded order and faults.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/result.h"
+
+namespace smoe::io {
+
+struct ReadRequest {
+  int fd;             // borrowed; stays open until the read is reaped
+  uint64_t offset;    // in bytes; a multiple of kDirectAlignment if fd is O_DIRECT
+  MutableBytes into;  // borrowed; untouched by anyone else until the read is reaped
+  uint64_t tag;       // the caller's to interpret, returned as is
+};
+
+struct ReadDone {
+  uint64_t tag;
+  int error;  // 0: `into` is full. ENODATA: the file ended first. Else an errno.
+};
+
+inline constexpr uint32_t kReadDepthMax = 4096;
+
+enum class ReadBackend { kAuto, kUring, kThreads };
+
+class ReadQueue {
+ public:
+  struct Options {
+    uint32_t depth = 64;        // reads in flight at most, 1..kReadDepthMax
+    uint32_t thread_count = 8;  // reader threads of the threaded queue
+  };
+
+  // kUnsupported where the kernel or a sandbox forbids io_uring; the message says why.
+  static Result<std::unique_ptr<ReadQueue>> OpenUring(const Options& options);
+  static Result<std::unique_ptr<ReadQueue>> OpenThreaded(const Options& options);
+  // kAuto: io_uring, or threads with one line in the log that says why. kUring: that or an error.
+  static Result<std::unique_ptr<ReadQueue>> Open(ReadBackend backend, const Options& options);
+
+  // Blocks until no read is in flight: the kernel may still be writing into the buffers.
+  virtual ~ReadQueue() = default;
+  ReadQueue(const ReadQueue&) = delete;
+  ReadQueue& operator=(const ReadQueue&) = delete;
+
+  virtual const char* name() const = 0;  // "uring", "threads", "fake"
+
+  // How many more reads fit.
+  virtual uint32_t free_count() const = 0;
+
+  // Queues one read; nothing reaches the kernel before Submit(). Requires free_count() > 0.
+  virtual void Push(const ReadRequest& request) = 0;
+
+  // Hands everything pushed to the kernel, in one system call.
+  virtual Status Submit() = 0;
+
+  // Submits, then fills `done` with finished reads, waiting until there are at least `done_min`.
+  // Returns how many. Short and interrupted reads are resumed here and never seen by the caller.
+  // Requires done_min <= done.size(), and at least done_min reads pushed and not yet reaped.
+  virtual Result<size_t> Reap(std::span<ReadDone> done, size_t done_min) = 0;
+
+ protected:
+  ReadQueue() = default;
+};
+
+}  // namespace smoe::io

@@ -1,0 +1,116 @@
+// kernels/kernels.h: the arithmetic, one table of functions per instruction set.
+//
+// The scalar table is the definition: every other table gives the same bits, kernels_test.cc checks
+// it, and SMOE_ISA=scalar can run any model, slowly. Every sum has one order, whatever the number
+// of rows, tokens or threads:
+//
+//   f32 sums     16 strided partial sums (element i into partial i mod 16) by fused multiply-add,
+//                then the tree p[i] += p[i+8]; p[i] += p[i+4]; p[i] += p[i+2]; p[0] + p[1].
+//   int8 sums    columns are cut at every multiple of kActivationBlock and at every border of a
+//                weight group (groups run over the FLAT index). Inside a piece the integers are
+//                exact; pieces are added in order: sum = fma(float(dot), w_scale * x_scale, sum).
+//
+// No library math function and no -ffast-math: exp is our own polynomial with fused multiply-add.
+// Kernels read weights in place, allocate nothing, and take any alignment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "tensor/weights.h"
+
+namespace smoe::kernels {
+
+inline constexpr uint32_t kActivationBlock = 64;  // activations that share one int8 scale
+inline constexpr uint32_t kSumLanes = 16;
+
+// Token rows quantised to s8, kActivationBlock columns to a scale. value = scale * code, codes in
+// [-127, 127]. Layout: codes [token_count][col_stride] with col_stride = cols rounded up to
+// kActivationBlock and zeros behind cols; scales [token_count][col_stride / kActivationBlock].
+struct QuantisedRows {
+  const int8_t* codes = nullptr;
+  const float* scales = nullptr;
+  size_t token_count = 0;
+  size_t cols = 0;
+  size_t col_stride = 0;
+};
+
+struct FloatRows {
+  const float* data = nullptr;  // [token_count][stride]
+  size_t token_count = 0;
+  size_t stride = 0;  // in floats
+};
+
+// Output rows [row_begin, row_end) of W for every token: out[token * out_stride + row].
+struct MatMulRange {
+  uint32_t row_begin = 0;
+  uint32_t row_end = 0;
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+
+// One query row against the keys of one sequence; see attend in KernelTable.
+struct AttentionJob {
+  const float* query = nullptr;             // [head_dim]
+  const float* const* key_pages = nullptr;  // page p: [page_tokens][kv_stride], already at the head
+  const float* const* value_pages = nullptr;  // the same
+  size_t page_tokens = 0;
+  size_t kv_stride = 0;  // floats from one token's row to the next inside a page
+  size_t first_key = 0;  // keys [first_key, key_count) are seen (sliding window)
+  size_t key_count = 0;
+  size_t head_dim = 0;
+  float scale = 0;       // multiplies the dot product
+  float* out = nullptr;  // [head_dim]
+};
+
+struct KernelTable {
+  const char* name;     // as in SMOE_ISA and in bench logs
+  bool (*runs_here)();  // asks the CPU
+
+  // y = W x with the weights dequantised exactly, in f32. Any WeightFormat.
+  // Requires rows.stride >= weights.cols.
+  void (*matmul_f32)(const tensor::WeightView& weights, const FloatRows& x, const MatMulRange& y);
+
+  // y = W x in integers; SMOE formats only. Requires x.cols == weights.cols.
+  void (*matmul_int8)(const tensor::WeightView& weights, const QuantisedRows& x,
+                      const MatMulRange& y);
+
+  // One row of `cols` floats to s8: per block scale = absmax / 127, code = round half to even of
+  // x * (127 / absmax); an all-zero block has scale 0. codes: col_stride, scales: blocks.
+  // Returns false, and leaves codes unspecified, if x holds NaN or infinity.
+  bool (*quantise_row)(const float* x, size_t cols, int8_t* codes, float* scales);
+
+  // out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. f32, sum as above.
+  void (*rms_norm)(const float* x, const float* weight, float eps, size_t count, float* out);
+
+  // gate[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + exp(-v)).
+  void (*silu_mul)(float* gate, const float* up, size_t count);
+
+  // In place: exp(x - max) / sum. Requires count >= 1.
+  void (*softmax)(float* x, size_t count);
+
+  // out[i] = 1 / (1 + exp(-x[i])).
+  void (*sigmoid)(const float* x, size_t count, float* out);
+
+  // out[i] = fma(weight, x[i], out[i]).
+  void (*add_scaled)(const float* x, float weight, size_t count, float* out);
+
+  // Causal attention of one head and one query. Keys go by in blocks of page_tokens aligned to the
+  // sequence's start, with a running maximum and sum (online softmax, arXiv:2205.14135
+  // algorithm 1): the order depends on the positions alone, not on how the prompt was cut.
+  void (*attend)(const AttentionJob& job);
+};
+
+extern const KernelTable kScalarKernels;
+extern const KernelTable kAvx2Kernels;
+
+// Best first. Tests walk this list; a table that does not run here is skipped aloud.
+std::span<const KernelTable* const> AllKernels();
+
+// The best table this machine runs, or the one that `wanted` (the value of SMOE_ISA) names.
+// Errors: kInvalid naming the tables that exist and those that run here.
+Result<const KernelTable*> ChooseKernels(const char* wanted);
+
+}  // namespace smoe::kernels

@@ -1,0 +1,91 @@
+// model/model.h: the forward pass of a batch of sequences through all layers.
+//
+// A step takes rows of several sequences, some in prefill (a chunk each), some in decode (one row
+// each), and runs them together. A row's numbers depend only on its own sequence: the same bits
+// alone or in a batch, whole or in chunks, on one thread or many.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "experts/backend.h"
+#include "kernels/kernels.h"
+#include "model/kv_cache.h"
+#include "store/model_files.h"
+
+namespace smoe::model {
+
+// The rows of one sequence in a step: tokens at positions [first_position, + tokens.size()).
+struct SequenceRows {
+  KvSequence* kv = nullptr;  // holds exactly first_position tokens; grows by tokens.size()
+  std::span<const uint32_t> tokens;
+  // Logits wanted: for the last row, for all rows, or none (a chunk that is not the last).
+  enum class Logits : uint8_t { kNone, kLast, kAll } logits = Logits::kLast;
+};
+
+// What a caller may watch; every pointer may be null. Rows are those of the step, in order.
+struct StepTaps {
+  struct Layer {
+    std::vector<uint32_t> router_ids;   // [rows][top_k], ascending ids; empty for dense layers
+    std::vector<float> router_weights;  // [rows][top_k], in the order of the ids
+    std::vector<float> hidden;          // [rows][hidden_size], residual stream after the layer
+  };
+  bool want_router = false;
+  bool want_hidden = false;
+  std::vector<float> hidden_embed;  // [rows][hidden_size]
+  std::vector<float> hidden_norm;   // [rows][hidden_size], after the final norm
+  std::vector<Layer> layers;
+};
+
+// A sequence that cannot go on; the others are unharmed. Its KV must not be used again.
+struct SequenceFailure {
+  size_t sequence = 0;  // index into the step's sequences
+  Error error;
+};
+
+struct StepResult {
+  // [wanted rows][vocab_size], in the order of sequences and rows; rows of failed sequences are
+  // unspecified. Valid until the next step.
+  std::span<const float> logits;
+  std::vector<SequenceFailure> failures;
+};
+
+class Model {
+ public:
+  struct Options {
+    size_t row_count_max = 0;  // rows in one step, all sequences together
+    size_t logit_row_max = 0;  // rows with logits in one step
+  };
+
+  // Loads the trunk into anonymous memory. Borrows pool, kernels and backend; `files` is not needed
+  // afterwards.
+  // Errors: kUnsupported for a family, rope type, activation or tensor that this build does not
+  //         compute (a bias or norm tensor that is present and would not be used is one);
+  //         kCorrupt for a missing tensor, a wrong shape or a NaN, by name.
+  static Result<std::unique_ptr<Model>> Load(const store::ModelFiles& files, ThreadPool& pool,
+                                             const kernels::KernelTable& kernels,
+                                             experts::ExpertBackend& backend,
+                                             const Options& options);
+  virtual ~Model() = default;
+
+  virtual const checkpoint::ModelConfig& config() const = 0;
+  virtual KvShape kv_shape() const = 0;
+  virtual uint64_t trunk_bytes() const = 0;
+
+  // One forward pass. Requires rows and logit rows within the limits; every token < vocab_size.
+  // A NaN or infinity in router or logits is a failure of that sequence, naming the layer.
+  // Errors: kExhausted if the KV cache has no page left; others only if the whole step is lost.
+  // Cost: no allocation but what `taps` asks for.
+  virtual Result<StepResult> Step(std::span<const SequenceRows> sequences, StepTaps* taps) = 0;
+
+ protected:
+  Model() = default;
+};
+
+}  // namespace smoe::model
