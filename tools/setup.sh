@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that smoe is built and tested with. This is the one list of them.
+#
+#   tools/setup.sh          what ./run.sh needs: compilers, build tools, libraries
+#   tools/setup.sh --dev    also what ./test.sh needs: formatter, linter, a second compiler
+#   tools/setup.sh --list   prints the names and installs nothing (after --dev: those too)
+#
+# Needs root, or sudo, only where something is missing. Says what it does; silent second time.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The test libraries are here because configuring the build looks for them.
+readonly BASE_PACKAGES=(
+  g++ cmake ninja-build pkg-config ccache git ca-certificates
+  libexpected-dev libfmt-dev libspdlog-dev libcli11-dev
+  nlohmann-json3-dev libsimdjson-dev libxxhash-dev liburing-dev
+  libgtest-dev libgmock-dev python3 python3-numpy
+)
+readonly DEV_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+# Debian's plain cargo is too old; these follow the Rust that Firefox needs.
+readonly RUST_PACKAGES=(rustc-web cargo-web)
+# What the crate needs if it does not say so itself.
+readonly RUST_VERSION_DEFAULT=1.87
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# The oldest Rust that builds the crate, from the crate's own manifest.
+rust_version_wanted() {
+  local found=""
+  if [ -f rust/text/Cargo.toml ]; then
+    found=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' rust/text/Cargo.toml | head -n 1)
+  fi
+  printf '%s\n' "${found:-$RUST_VERSION_DEFAULT}"
+}
+
+# Succeeds where the cargo on PATH runs and is at least version $1.
+cargo_is_new_enough() {
+  local have
+  have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
+  [ -n "$have" ] && [ "$(printf '%s\n%s\n' "$1" "$have" | sort -V | head -n 1)" = "$1" ]
+}
+
+# Prints those of the named packages that are not installed.
+missing_of() {
+  local installed
+  installed=" $(dpkg-query -W -f='${Package} ${Status}\n' "$@" 2>/dev/null |
+    sed -n 's/ install ok installed$//p' | tr '\n' ' ')"
+  local name
+  for name in "$@"; do
+    case "$installed" in *" $name "*) ;; *) printf '%s\n' "$name" ;; esac
+  done
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "not root and no sudo; as root run: $*"
+  fi
+}
+
+install_packages() {
+  say "installing $# Debian packages: $*"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+    -o Dpkg::Use-Pty=0 "$@" >&2
+}
+
+main() {
+  local list="" packages=("${BASE_PACKAGES[@]}")
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --dev) packages+=("${DEV_PACKAGES[@]}") ;;
+      --list) list=yes ;;
+      *) die "unknown option $1; want --dev, --list" ;;
+    esac
+    shift
+  done
+  if [ -n "$list" ]; then
+    printf '%s\n' "${packages[@]}" "${RUST_PACKAGES[@]}"
+    return
+  fi
+  local rust_wanted
+  rust_wanted=$(rust_version_wanted)
+  cargo_is_new_enough "$rust_wanted" || packages+=("${RUST_PACKAGES[@]}")
+  if ! command -v dpkg-query >/dev/null; then
+    say "this is not Debian; install yourself what these are called here: ${packages[*]}"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(missing_of "${packages[@]}")
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+  cargo_is_new_enough "$rust_wanted" ||
+    die "cargo: found $(command -v cargo || echo none) $(cargo --version 2>&1 | head -n 1)," \
+      "want $rust_wanted or newer first on PATH (Debian 12: enable bookworm-security)"
+}
+
+main "$@"
