@@ -43,8 +43,8 @@ cargo_is_new_enough() {
 
 # Prints those of the named packages that are not installed.
 missing_of() {
-  local installed
-  installed=" $(dpkg-query -W -f='${Package} ${Status}\n' "$@" 2>/dev/null |
+  local installed  # dpkg-query fails where it knows none of a name; what it knows counts all the same
+  installed=" $( (dpkg-query -W -f='${Package} ${Status}\n' "$@" 2>/dev/null || true) |
     sed -n 's/ install ok installed$//p' | tr '\n' ' ')"
   local name
   for name in "$@"; do
@@ -94,8 +94,8 @@ main() {
   mapfile -t missing < <(missing_of "${packages[@]}")
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
   cargo_is_new_enough "$rust_wanted" ||
-    die "cargo: found $(command -v cargo || echo none) $(cargo --version 2>&1 | head -n 1)," \
-      "want $rust_wanted or newer first on PATH (Debian 12: enable bookworm-security)"
+    die "$(command -v cargo || echo cargo): found $(cargo --version 2>/dev/null || echo no Rust)," \
+      "want $rust_wanted or newer first on PATH (Debian 12 has it in bookworm-security)"
 }
 
 main "$@"
