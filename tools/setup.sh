@@ -43,7 +43,7 @@ cargo_is_new_enough() {
 
 # Prints those of the named packages that are not installed.
 missing_of() {
-  local installed  # dpkg-query fails where it knows none of a name; what it knows counts all the same
+  local installed  # dpkg-query fails where it knows no such name; what it prints still counts
   installed=" $( (dpkg-query -W -f='${Package} ${Status}\n' "$@" 2>/dev/null || true) |
     sed -n 's/ install ok installed$//p' | tr '\n' ' ')"
   local name

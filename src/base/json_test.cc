@@ -8,9 +8,14 @@ namespace smoe {
 namespace {
 
 TEST(Json, KeepsOrderAndTypes) {
-  const auto json = Json::Parse(R"({"b": 1, "a": 2.0, "n": null, "s": "é", "l": [true]})", "test");
+  const auto json = Json::Parse(R"({"b": 1, "a": 2.0, "n": null, "s": ")"
+                                "\u00e9"
+                                R"(", "l": [true]})",
+                                "test");
   ASSERT_TRUE(json);
-  EXPECT_EQ(json->Dump(), R"({"b": 1, "a": 2.0, "n": null, "s": "é", "l": [true]})");
+  EXPECT_EQ(json->Dump(), R"({"b": 1, "a": 2.0, "n": null, "s": ")"
+                          "\u00e9"
+                          R"(", "l": [true]})");
   EXPECT_EQ(json->Find("a")->AsInt(), 2);
   EXPECT_EQ(json->Find("n"), nullptr) << "null counts as absent";
 }

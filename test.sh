@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test. On Debian 12, as root or with sudo.
+#
+#   ./test.sh            all of the stages below but the last three
+#   ./test.sh quick      the release build and its own tests
+#   ./test.sh STAGE...   these stages only
+#
+#   release     release build; unit tests, house rules, whole-program tests
+#   scalar      the arithmetic's tests again with the scalar kernels
+#   reference   a built smoe against ../shared/reference (each skipped aloud where that is absent)
+#   dev         debug build with address and undefined sanitizers; unit tests
+#   tsan        thread sanitizer build; unit tests of the folders that have threads
+#   clang       clang build with thread-safety analysis; unit tests
+#   lint        clang-tidy over every source
+#
+# Every stage runs though an earlier one failed; the exit code is 1 if any did. Reports as JUnit in
+# build/reports. SMOE_TEST_SECONDS_MAX: after so many seconds the stage `dev` is left out, aloud.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+readonly REPORTS=build/reports
+readonly ARITHMETIC='^(kernels|experts|model|engine)_test$'
+readonly THREADED='^(base|io|experts|engine)_test$'
+failed_stages=()
+
+say() { printf 'test.sh: %s\n' "$*" >&2; }
+
+# run_tests STAGE PRESET [ctest option...]
+run_tests() {
+  local stage=$1 preset=$2
+  shift 2
+  ctest --test-dir "build/$preset" --parallel "$(nproc)" --output-on-failure --no-tests=error \
+    --output-junit "$PWD/$REPORTS/$stage.xml" "$@"
+}
+
+stage_release() {
+  tools/build.sh release && run_tests release release --label-exclude '^reference$'
+}
+
+stage_scalar() {
+  tools/build.sh release && SMOE_ISA=scalar run_tests scalar release --label-regex "$ARITHMETIC"
+}
+
+stage_reference() {
+  tools/build.sh release && run_tests reference release --label-regex '^reference$'
+}
+
+stage_dev() {
+  if [ "$SECONDS" -gt "${SMOE_TEST_SECONDS_MAX:-$SECONDS}" ]; then
+    say "dev: skipped after $SECONDS s of $SMOE_TEST_SECONDS_MAX; run it alone: ./test.sh dev"
+    return
+  fi
+  tools/build.sh dev && run_tests dev dev --label-exclude '^(reference|rules)$'
+}
+
+stage_tsan() {
+  tools/build.sh tsan && run_tests tsan tsan --label-regex "$THREADED"
+}
+
+stage_clang() {
+  tools/build.sh clang && run_tests clang clang --label-exclude '^(reference|rules)$'
+}
+
+stage_lint() {
+  tools/lint.sh
+}
+
+run_stage() {
+  local stage=$1 begin=$SECONDS
+  say "stage $stage"
+  if "stage_$stage"; then
+    say "stage $stage: passed in $((SECONDS - begin)) s"
+  else
+    say "stage $stage: FAILED after $((SECONDS - begin)) s"
+    failed_stages+=("$stage")
+  fi
+}
+
+main() {
+  local stages=("$@")
+  case "${1:-all}" in
+    all) stages=(release scalar reference dev) ;;
+    quick) stages=(release) ;;
+  esac
+  local stage
+  for stage in "${stages[@]}"; do
+    declare -F "stage_$stage" >/dev/null ||
+      { say "no stage '$stage'; see the top of test.sh"; exit 2; }
+  done
+  rm -rf "$REPORTS"
+  mkdir -p "$REPORTS"
+  tools/setup.sh --dev
+  for stage in "${stages[@]}"; do
+    run_stage "$stage"
+  done
+  say "$(python3 tools/count_tests.py "$REPORTS") in $SECONDS s"
+  [ ${#failed_stages[@]} -eq 0 ] || { say "failed stages: ${failed_stages[*]}"; exit 1; }
+}
+
+main "$@"
