@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Formats the C++ sources with clang-format 14, or only checks them.
 #
-#   tools/format.sh [FILE...]           rewrites (default: every tracked or new source)
+#   tools/format.sh [FILE...]           rewrites (default: every source)
 #   tools/format.sh --check [FILE...]   says what differs; exit 1 if any, 77 without clang-format-14
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +17,8 @@ if ! command -v clang-format-14 >/dev/null; then
 fi
 files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
-  mapfile -t files < <(find src tests bench fuzz -name '*.h' -o -name '*.cc' | sort)
+  mapfile -t files < <(find . \( -name build -o -name target -o -name .git \) -prune -o \
+    \( -name '*.h' -o -name '*.cc' \) -print | sort)
 fi
 [ ${#files[@]} -eq 0 ] || printf '%s\0' "${files[@]}" |
   xargs -0 -n 16 -P "$(nproc)" clang-format-14 "${mode[@]}" --

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs clang-tidy 14 with the project's checks over sources: tools/lint.sh [FILE.cc...].
-# Without files: all of src/ (several minutes on 2 cores). Uses the compile commands of preset clang.
+# Without files: all of src/ (several minutes on 2 cores). Compile commands are preset clang's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

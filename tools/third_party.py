@@ -2,7 +2,7 @@
 """Writes docs/third_party.txt, the list of what smoe is made with and under which licences.
 
     third_party.py            writes the file; asks cargo for the crates' licences
-    third_party.py --check    compares the file with rust/text/Cargo.lock; needs no cargo, no network
+    third_party.py --check    compares the file with rust/text/Cargo.lock; without cargo or network
 
 `smoe version --licenses` prints the file as it is.
 """
