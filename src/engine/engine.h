@@ -31,7 +31,8 @@ struct EngineOptions {
   std::optional<uint32_t> cache_experts;  // --cache-experts N; both: kInvalid
   io::ReadBackend io = io::ReadBackend::kAuto;
   experts::Arithmetic arithmetic = experts::Arithmetic::kInt8;
-  std::string isa;  // SMOE_ISA; empty: the best
+  std::string isa;        // SMOE_ISA; empty: the best
+  bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.
   std::function<Result<std::unique_ptr<io::ReadQueue>>()> make_queue;
 };
@@ -44,6 +45,9 @@ struct Request {
   size_t token_count_max = 0;    // generated at most
   SamplerOptions sampling;
   std::vector<uint32_t> stop_ids;  // not delivered; end the request
+  // Requests of one conversation share a number; the engine keeps the last one's keys and values
+  // and computes only what differs. 0: none. The answer has the same bits either way.
+  uint64_t conversation = 0;
 };
 
 // What a step did for one request.
@@ -57,6 +61,7 @@ struct TokenEvent {
 struct EngineStats {
   uint64_t step_count = 0;
   uint64_t prompt_token_count = 0;  // computed in prefill
+  uint64_t reused_token_count = 0;  // of prompts, found in their conversation
   uint64_t generated_token_count = 0;
   uint64_t prefill_ns = 0;  // steps that held prompt rows
   uint64_t decode_ns = 0;   // the other steps
