@@ -23,8 +23,8 @@ class AtomicFile {
   //         kIo otherwise.
   static Result<AtomicFile> Open(const std::string& path, const Options& options);
 
-  AtomicFile(AtomicFile&&) noexcept = default;
-  AtomicFile& operator=(AtomicFile&&) noexcept = default;
+  AtomicFile(AtomicFile&& other) noexcept = default;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
   // Not committed: PATH.partial is removed, unless KeepPartial() was called.
   ~AtomicFile();
 
@@ -32,15 +32,18 @@ class AtomicFile {
   const std::string& partial_path() const { return partial_path_; }
   // From now on a failure leaves PATH.partial for a resume.
   void KeepPartial() { keep_partial_ = true; }
-  // fsync, rename, fsync of the directory.
+  // fsync, rename, fsync of the directory; file() is closed afterwards. Errors: kInvalid if PATH
+  // appeared meanwhile and overwrite is off; kIo otherwise.
   Status Commit();
 
  private:
   AtomicFile() = default;
+  void Discard();
   std::string path_;
   std::string partial_path_;
   File file_;
   bool keep_partial_ = false;
+  bool overwrite_ = false;
 };
 
 // Writes a small file in one go with the same promise.

@@ -2,6 +2,7 @@
 //
 // Linux moves at most 0x7ffff000 bytes per call and may move fewer: every function here goes on
 // until all bytes are moved, or says at which offset, how many were wanted and how many came.
+// Pipes, sockets and folders are refused when opened: no read here may wait for a writer.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,8 @@ class File {
   static Result<File> OpenReadWrite(const std::string& path);
   // Truncates an existing file.
   static Result<File> Create(const std::string& path);
+  // Keeps the bytes of an existing file.
+  static Result<File> OpenOrCreate(const std::string& path);
 
   int fd() const { return fd_; }
   const std::string& path() const { return path_; }

@@ -1,0 +1,207 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/memory.h"
+
+namespace smoe::io {
+
+namespace {
+
+// What one system call moves at most. Source: man 2 read, "NOTES".
+constexpr uint64_t kBytesPerCallMax = 0x7ffff000;
+constexpr mode_t kNewFileMode = 0644;
+
+std::string ErrorText(int error) { return std::strerror(error); }
+
+// The descriptor, or kIo and kInvalid as in file.h. O_NONBLOCK: opening a pipe must not wait.
+Result<int> OpenDescriptor(const std::string& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kNewFileMode);
+  if (fd < 0) return Io("{}: {}", path, ErrorText(errno));
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return Io("{}: {}", path, ErrorText(error));
+  }
+  if (S_ISDIR(info.st_mode) || S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)) {
+    ::close(fd);
+    return Invalid("{}: {}, want a file", path,
+                   S_ISDIR(info.st_mode) ? "is a folder" : "is a pipe or socket");
+  }
+  return fd;
+}
+
+}  // namespace
+
+File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = std::exchange(other.fd_, -1);
+    path_ = std::move(other.path_);
+  }
+  return *this;
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<File> File::OpenRead(const std::string& path) {
+  SMOE_TRY_ASSIGN(const int fd, OpenDescriptor(path, O_RDONLY));
+  return File(fd, path);
+}
+
+Result<File> File::OpenDirect(const std::string& path) {
+  auto fd = OpenDescriptor(path, O_RDONLY | O_DIRECT);
+  if (!fd) {
+    // The same open without the flag tells a missing file from a file system without O_DIRECT.
+    SMOE_TRY_ASSIGN(const int plain, OpenDescriptor(path, O_RDONLY));
+    ::close(plain);
+    return Unsupported("{}: this file system does not open files with O_DIRECT", path);
+  }
+  File file(*fd, path);
+  SMOE_TRY_ASSIGN(auto probe, AlignedBuffer::Create(kDirectAlignment, "probe of direct reads"));
+  ssize_t moved = 0;
+  do {
+    moved = ::pread(file.fd_, probe.data(), kDirectAlignment, 0);
+  } while (moved < 0 && errno == EINTR);
+  if (moved < 0 && errno == EINVAL) {
+    return Unsupported("{}: this file system takes O_DIRECT and then refuses {}-byte reads", path,
+                       kDirectAlignment);
+  }
+  if (moved < 0) return Io("{}: offset 0: {}", path, ErrorText(errno));
+  return file;
+}
+
+Result<File> File::OpenReadWrite(const std::string& path) {
+  SMOE_TRY_ASSIGN(const int fd, OpenDescriptor(path, O_RDWR));
+  return File(fd, path);
+}
+
+Result<File> File::Create(const std::string& path) {
+  SMOE_TRY_ASSIGN(const int fd, OpenDescriptor(path, O_RDWR | O_CREAT | O_TRUNC));
+  return File(fd, path);
+}
+
+Result<File> File::OpenOrCreate(const std::string& path) {
+  SMOE_TRY_ASSIGN(const int fd, OpenDescriptor(path, O_RDWR | O_CREAT));
+  return File(fd, path);
+}
+
+Result<uint64_t> File::Size() const {
+  struct stat info = {};
+  if (::fstat(fd_, &info) != 0) return Io("{}: {}", path_, ErrorText(errno));
+  return static_cast<uint64_t>(info.st_size);
+}
+
+Status File::ReadAt(uint64_t offset, MutableBytes into) const {
+  uint64_t done = 0;
+  while (done < into.size()) {
+    const uint64_t wanted = std::min<uint64_t>(into.size() - done, kBytesPerCallMax);
+    const ssize_t moved =
+        ::pread(fd_, into.data() + done, wanted, static_cast<off_t>(offset + done));
+    if (moved > 0) {
+      done += static_cast<uint64_t>(moved);
+      continue;
+    }
+    if (moved < 0 && errno == EINTR) continue;
+    const int error = moved < 0 ? errno : 0;
+    // A direct read that goes on at an unaligned end of file is refused instead of giving 0.
+    const bool past_end = error == EINVAL && done > 0 && Size().value_or(0) <= offset + done;
+    if (error == 0 || past_end) {
+      return Corrupt("{}: offset {}: {} bytes wanted, the file ends after {}: truncated?", path_,
+                     offset, into.size(), done);
+    }
+    return Io("{}: offset {}: {} bytes wanted, {} read: {}", path_, offset, into.size(), done,
+              ErrorText(error));
+  }
+  return Ok();
+}
+
+Status File::WriteAt(uint64_t offset, Bytes from) const {
+  uint64_t done = 0;
+  while (done < from.size()) {
+    const uint64_t wanted = std::min<uint64_t>(from.size() - done, kBytesPerCallMax);
+    const ssize_t moved =
+        ::pwrite(fd_, from.data() + done, wanted, static_cast<off_t>(offset + done));
+    if (moved > 0) {
+      done += static_cast<uint64_t>(moved);
+      continue;
+    }
+    if (moved < 0 && errno == EINTR) continue;
+    return Io("{}: offset {}: {} bytes to write, {} written: {}", path_, offset, from.size(), done,
+              moved < 0 ? ErrorText(errno) : "the drive takes no more");
+  }
+  return Ok();
+}
+
+Status File::Truncate(uint64_t size) const {
+  if (::ftruncate(fd_, static_cast<off_t>(size)) == 0) return Ok();
+  return Io("{}: setting the size to {}: {}", path_, size, ErrorText(errno));
+}
+
+Status File::Sync() const {
+  if (::fsync(fd_) == 0) return Ok();
+  return Io("{}: writing through to the drive: {}", path_, ErrorText(errno));
+}
+
+// Both are hints: a refusal costs speed and nothing else.
+void File::StartWriteback(uint64_t offset, uint64_t size) const {
+  (void)::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(size),
+                          SYNC_FILE_RANGE_WRITE);
+}
+
+void File::DropFromPageCache(uint64_t offset, uint64_t size) const {
+  (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size),
+                        POSIX_FADV_DONTNEED);
+}
+
+Result<std::string> ReadWholeFile(const std::string& path, uint64_t size_max) {
+  SMOE_TRY_ASSIGN(const File file, File::OpenRead(path));
+  SMOE_TRY_ASSIGN(const uint64_t size, file.Size());
+  if (size > size_max) return Invalid("{}: {} bytes, at most {} are read", path, size, size_max);
+  std::string content(size, '\0');
+  SMOE_TRY(file.ReadAt(0, std::as_writable_bytes(std::span(content))));
+  return content;
+}
+
+Result<uint64_t> FreeSpace(const std::string& path) {
+  std::filesystem::path place = std::filesystem::path(path).lexically_normal();
+  std::error_code ignored;
+  while (!place.empty() && !std::filesystem::exists(place, ignored) && place != place.root_path()) {
+    place = place.parent_path();
+  }
+  if (place.empty()) place = ".";
+  struct statvfs info = {};
+  if (::statvfs(place.c_str(), &info) != 0) {
+    return Io("{}: free space: {}", place.string(), ErrorText(errno));
+  }
+  return uint64_t{info.f_bavail} * uint64_t{info.f_frsize};
+}
+
+Status SyncDirectoryOf(const std::string& path) {
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Io("{}: {}", folder.string(), ErrorText(errno));
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  // Some file systems cannot sync a folder and say so; the rename is as safe there as it can be.
+  if (error == 0 || error == EINVAL || error == ENOTSUP) return Ok();
+  return Io("{}: writing the folder through to the drive: {}", folder.string(), ErrorText(error));
+}
+
+}  // namespace smoe::io
