@@ -20,7 +20,7 @@ readonly DEV_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
 # Debian's plain cargo is too old; these follow the Rust that Firefox needs.
 readonly RUST_PACKAGES=(rustc-web cargo-web)
 # What the crate needs if it does not say so itself.
-readonly RUST_VERSION_DEFAULT=1.87
+readonly RUST_VERSION_DEFAULT=1.85
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }

@@ -32,6 +32,12 @@ class AlignedBuffer {
   const std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
 
+  // The memory as numbers; a rest shorter than one is left out. The one place for this cast.
+  template <class T>
+  requires std::is_arithmetic_v<T> std::span<T> As() {
+    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
+  }
+
  private:
   std::byte* data_ = nullptr;
   uint64_t size_ = 0;

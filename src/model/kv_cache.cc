@@ -118,7 +118,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t to
   cache->memory_ = std::move(*memory);
   cache->page_count_ = static_cast<size_t>(*page_count);
   cache->free_pages_.reserve(cache->page_count_);
-  float* const base = reinterpret_cast<float*>(cache->memory_.data());
+  float* const base = cache->memory_.As<float>().data();
   // Last page first: the stack then gives them out in ascending order.
   for (size_t page = cache->page_count_; page-- > 0;) {
     cache->free_pages_.push_back(base + page * page_floats);
