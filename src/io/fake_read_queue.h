@@ -16,9 +16,9 @@ struct FakeReadOptions {
   uint64_t seed = 1;
   uint32_t depth = 64;
   // The errno a read ends with, 0 for success. Called once per read, in the order of Push.
-  std::function<int(const ReadRequest&)> fault;
+  std::function<int(const ReadRequest&)> fault = {};
   // Called on the bytes of a finished read, to flip some.
-  std::function<void(const ReadRequest&)> damage;
+  std::function<void(const ReadRequest&)> damage = {};
 };
 
 std::unique_ptr<ReadQueue> MakeFakeReadQueue(const FakeReadOptions& options);

@@ -28,6 +28,7 @@ struct ReadDone {
 };
 
 inline constexpr uint32_t kReadDepthMax = 4096;
+inline constexpr uint32_t kReadThreadsMax = 256;
 
 enum class ReadBackend { kAuto, kUring, kThreads };
 
@@ -35,16 +36,19 @@ class ReadQueue {
  public:
   struct Options {
     uint32_t depth = 64;        // reads in flight at most, 1..kReadDepthMax
-    uint32_t thread_count = 8;  // reader threads of the threaded queue
+    uint32_t thread_count = 8;  // reader threads of the threaded queue, 1..kReadThreadsMax
   };
 
-  // kUnsupported where the kernel or a sandbox forbids io_uring; the message says why.
+  // Errors: kInvalid if an option is outside its limits;
+  //         kUnsupported where the kernel or a sandbox forbids io_uring: the message says why;
+  //         kExhausted if the system gives fewer threads than asked.
   static Result<std::unique_ptr<ReadQueue>> OpenUring(const Options& options);
   static Result<std::unique_ptr<ReadQueue>> OpenThreaded(const Options& options);
   // kAuto: io_uring, or threads with one line in the log that says why. kUring: that or an error.
   static Result<std::unique_ptr<ReadQueue>> Open(ReadBackend backend, const Options& options);
 
-  // Blocks until no read is in flight: the kernel may still be writing into the buffers.
+  // Blocks until no read is in flight: the kernel may still be writing into the buffers. Reads
+  // that were pushed and not submitted are dropped.
   virtual ~ReadQueue() = default;
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
@@ -57,7 +61,8 @@ class ReadQueue {
   // Queues one read; nothing reaches the kernel before Submit(). Requires free_count() > 0.
   virtual void Push(const ReadRequest& request) = 0;
 
-  // Hands everything pushed to the kernel, in one system call.
+  // Hands everything pushed to the kernel, in one system call. Never waits for a read.
+  // Errors: kIo if the kernel takes no reads at all; the queue is then broken for good.
   virtual Status Submit() = 0;
 
   // Submits, then fills `done` with finished reads, waiting until there are at least `done_min`.
@@ -68,5 +73,8 @@ class ReadQueue {
  protected:
   ReadQueue() = default;
 };
+
+// kInvalid, with the limits, if an option is outside them.
+Status CheckReadOptions(const ReadQueue::Options& options);
 
 }  // namespace smoe::io
