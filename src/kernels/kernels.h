@@ -7,11 +7,15 @@
 //   f32 sums     16 strided partial sums (element i into partial i mod 16) by fused multiply-add,
 //                then the tree p[i] += p[i+8]; p[i] += p[i+4]; p[i] += p[i+2]; p[0] + p[1].
 //   int8 sums    columns are cut at every multiple of kActivationBlock and at every border of a
-//                weight group (groups run over the FLAT index). Inside a piece the integers are
-//                exact; pieces are added in order: sum = fma(float(dot), w_scale * x_scale, sum).
+//                weight group (groups run over the FLAT index). Inside a piece
+//                dot = sum of (2 w_code - 2 Z) * x_code is an exact integer; pieces are added in
+//                order: sum = fma(float(dot), w_scale * x_scale, sum) with
+//                w_scale = f32(f16 scale) * (1 / 15) or * (1 / 3), each product rounded once.
 //
-// No library math function and no -ffast-math: exp is our own polynomial with fused multiply-add.
-// Kernels read weights in place, allocate nothing, and take any alignment.
+// No library math function and no -ffast-math: exp is our own polynomial with fused multiply-add,
+// within 1 ulp, 0 and infinity where f32 ends. Where a NaN comes out, its payload is not defined.
+// Kernels read weights in place, allocate nothing, take any alignment, and read nothing outside of
+// what the views say. One call may run on any thread; calls with disjoint outputs run side by side.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +29,7 @@ namespace smoe::kernels {
 
 inline constexpr uint32_t kActivationBlock = 64;  // activations that share one int8 scale
 inline constexpr uint32_t kSumLanes = 16;
+inline constexpr uint32_t kAttentionBlock = 32;  // keys between two updates of the running maximum
 
 // Token rows quantised to s8, kActivationBlock columns to a scale. value = scale * code, codes in
 // [-127, 127]. Layout: codes [token_count][col_stride] with col_stride = cols rounded up to
@@ -78,28 +83,35 @@ struct KernelTable {
                       const MatMulRange& y);
 
   // One row of `cols` floats to s8: per block scale = absmax / 127, code = round half to even of
-  // x * (127 / absmax); an all-zero block has scale 0. codes: col_stride, scales: blocks.
+  // x * (127 / absmax); a block without a magnitude of at least 2^-100 counts as all zero and has
+  // scale 0. codes: col_stride, scales: blocks.
   // Returns false, and leaves codes unspecified, if x holds NaN or infinity.
   bool (*quantise_row)(const float* x, size_t cols, int8_t* codes, float* scales);
 
-  // out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. f32, sum as above.
+  // out[i] = x[i] * (1 / sqrt(sum(x^2) / count + eps)) * weight[i], from left to right; the sum as
+  // above. out may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, size_t count, float* out);
 
-  // gate[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + exp(-v)).
+  // gate[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + exp(-v)): NaN for -infinity.
   void (*silu_mul)(float* gate, const float* up, size_t count);
 
-  // In place: exp(x - max) / sum. Requires count >= 1.
+  // In place: exp(x - max) / sum, 16 strided partial sums as above. A NaN makes all of it NaN, and
+  // so do +infinity and a row of -infinity; elsewhere -infinity has weight 0.
   void (*softmax)(float* x, size_t count);
 
-  // out[i] = 1 / (1 + exp(-x[i])).
+  // out[i] = 1 / (1 + exp(-x[i])). out may be x.
   void (*sigmoid)(const float* x, size_t count, float* out);
 
   // out[i] = fma(weight, x[i], out[i]).
   void (*add_scaled)(const float* x, float weight, size_t count, float* out);
 
-  // Causal attention of one head and one query. Keys go by in blocks of page_tokens aligned to the
-  // sequence's start, with a running maximum and sum (online softmax, arXiv:2205.14135
-  // algorithm 1): the order depends on the positions alone, not on how the prompt was cut.
+  // Causal attention of one head and one query, by online softmax (arXiv:2205.14135, algorithm 1).
+  // Keys go by in blocks of kAttentionBlock, cut at multiples of it in the SEQUENCE. Per block:
+  //   score = (query . key) * scale;  new_max = max(max, scores);  c = exp(max - new_max)
+  //   w = exp(score - new_max);  sum = fma(sum, c, the block's sum of w, key i in lane i mod 16)
+  //   out = out * c, then out = fma(w, value, out), key after key;  at the end out / sum.
+  // So the bits depend on positions alone: not on page_tokens, nor on how the prompt was cut.
+  // Requires first_key < key_count (else out is NaN); out must not overlap the rest.
   void (*attend)(const AttentionJob& job);
 };
 

@@ -1,0 +1,59 @@
+// kernels/internal.h: what the files of one instruction set each share with scalar.cc.
+//
+// Only plain constants, structs and declarations: a file compiled with extra flags includes this,
+// and an inline function here would be compiled with those flags for the whole program. The
+// constants are not inline either: each file has its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace smoe::kernels {
+
+// exp(x) = 2^n e^r with n = round(x log2 e), |r| <= ln2 / 2, and e^r by its Taylor series up to
+// r^7 / 7!. ln2 is split so that n * kExpLn2High is exact for |n| < 2^9. kExpRound is 1.5 * 2^23:
+// adding and taking it away rounds to an integer, half to even. Outside [kExpMin, kExpMax] e^x is
+// 0 or infinity in f32. The bound on the error is derived in scalar.cc.
+constexpr float kExpMin = -104.0f;
+constexpr float kExpMax = 89.0f;
+constexpr float kExpLog2E = 0x1.715476p+0f;
+constexpr float kExpRound = 0x1.8p+23f;
+constexpr float kExpLn2High = 0x1.62e4p-1f;
+constexpr float kExpLn2Low = 0x1.7f7d1cp-20f;
+constexpr float kExpTerms[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24,
+                               1.0f / 6,    1.0f / 2,   1.0f,       1.0f};
+
+// A block whose largest magnitude is below this counts as all zero: 127 / absmax stays finite.
+constexpr float kQuantiseMin = 0x1p-100f;
+
+// Factors of the integer kernels: w_scale = f32(f16 scale) * factor, rounded once.
+constexpr float kQ4Unit = 1.0f / 15;
+constexpr float kQ2Unit = 1.0f / 3;
+
+// (code - Z) / Z in f32, each operation rounded; times f32(scale) it is the weight.
+constexpr float kQ4Levels[16] = {-7.5f / 7.5f, -6.5f / 7.5f, -5.5f / 7.5f, -4.5f / 7.5f,
+                                 -3.5f / 7.5f, -2.5f / 7.5f, -1.5f / 7.5f, -0.5f / 7.5f,
+                                 0.5f / 7.5f,  1.5f / 7.5f,  2.5f / 7.5f,  3.5f / 7.5f,
+                                 4.5f / 7.5f,  5.5f / 7.5f,  6.5f / 7.5f,  7.5f / 7.5f};
+constexpr float kQ2Levels[4] = {-1.5f / 1.5f, -0.5f / 1.5f, 0.5f / 1.5f, 1.5f / 1.5f};
+
+// WeightView without member functions to call.
+struct PlainWeights {
+  const uint8_t* data;
+  const uint8_t* scales;
+  uint64_t cols;
+  uint64_t group_size;
+  tensor::WeightFormat format;
+};
+PlainWeights Plain(const tensor::WeightView& weights);
+
+// The weights of flat elements [first, first + count), as tensor::WeightAt gives them; for the
+// cases that a fast path leaves out.
+void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t count, float* out);
+
+void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
+                      const MatMulRange& y);
+
+}  // namespace smoe::kernels

@@ -1,0 +1,101 @@
+// kernels/test_data.h: random inputs for the tests of this folder, the same in every run.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "tensor/dtype.h"
+#include "tensor/weights.h"
+
+namespace smoe::kernels {
+
+using Rng = std::mt19937_64;
+
+inline std::vector<float> RandomFloats(Rng& rng, size_t count, float scale = 1) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(rng);
+  return values;
+}
+
+// A matrix of random bits in `format`, behind one byte so that nothing is aligned, in memory that
+// ends with it so that the address sanitizer sees a read too far.
+struct WeightData {
+  std::vector<uint8_t> data;
+  std::vector<uint8_t> scales;
+  tensor::WeightView view;
+};
+
+inline WeightData RandomWeights(Rng& rng, tensor::WeightFormat format, uint32_t rows, uint32_t cols,
+                                uint32_t group_size) {
+  using tensor::WeightFormat;
+  const uint64_t count = uint64_t{rows} * cols;
+  const auto append16 = [](std::vector<uint8_t>& bytes, uint16_t bits) {
+    bytes.push_back(static_cast<uint8_t>(bits & 0xff));
+    bytes.push_back(static_cast<uint8_t>(bits >> 8));
+  };
+  std::normal_distribution<float> normal(0, 0.05f);
+  WeightData made;
+  made.data.push_back(0xee);
+  made.scales.push_back(0xee);
+  if (tensor::IsQuantised(format)) {
+    const uint64_t bits = format == WeightFormat::kSmoeQ4 ? 4 : 2;
+    for (uint64_t i = 0; i < CeilDiv(count * bits, 8); ++i) {
+      made.data.push_back(static_cast<uint8_t>(rng()));
+    }
+    for (uint64_t i = 0; i < CeilDiv(count, group_size); ++i) {
+      append16(made.scales, tensor::F16FromF32(std::fabs(normal(rng))));
+    }
+  } else {
+    for (uint64_t i = 0; i < count; ++i) {
+      const float value = normal(rng);
+      if (format == WeightFormat::kF16) append16(made.data, tensor::F16FromF32(value));
+      if (format == WeightFormat::kBF16) append16(made.data, tensor::BF16FromF32(value));
+      if (format != WeightFormat::kF32) continue;
+      const auto bits = std::bit_cast<uint32_t>(value);
+      append16(made.data, static_cast<uint16_t>(bits & 0xffff));
+      append16(made.data, static_cast<uint16_t>(bits >> 16));
+    }
+  }
+  made.data.shrink_to_fit();
+  made.scales.shrink_to_fit();
+  made.view = {.format = format,
+               .rows = rows,
+               .cols = cols,
+               .data = AsBytes(std::span<const uint8_t>(made.data)).subspan(1),
+               .scales = AsBytes(std::span<const uint8_t>(made.scales)).subspan(1),
+               .group_size = tensor::IsQuantised(format) ? group_size : 0};
+  return made;
+}
+
+struct ActivationData {
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  QuantisedRows rows;
+};
+
+inline ActivationData QuantiseRows(const KernelTable& table, std::span<const float> x,
+                                   size_t token_count, size_t cols) {
+  const size_t stride = RoundUp(cols, kActivationBlock);
+  const size_t blocks = stride / kActivationBlock;
+  ActivationData made = {.codes = std::vector<int8_t>(token_count * stride),
+                         .scales = std::vector<float>(token_count * blocks),
+                         .rows = {}};
+  for (size_t token = 0; token < token_count; ++token) {
+    SMOE_CHECK(table.quantise_row(x.data() + token * cols, cols, made.codes.data() + token * stride,
+                                  made.scales.data() + token * blocks));
+  }
+  made.rows = {.codes = made.codes.data(),
+               .scales = made.scales.data(),
+               .token_count = token_count,
+               .cols = cols,
+               .col_stride = stride};
+  return made;
+}
+
+}  // namespace smoe::kernels

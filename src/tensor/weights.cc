@@ -1,0 +1,48 @@
+#include "tensor/weights.h"
+
+#include "base/check.h"
+#include "tensor/dtype.h"
+
+namespace smoe::tensor {
+
+const char* WeightFormatName(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kF16:
+      return "f16";
+    case WeightFormat::kBF16:
+      return "bf16";
+    case WeightFormat::kSmoeQ4:
+      return "q4";
+    case WeightFormat::kSmoeQ2:
+      return "q2";
+  }
+  return "unknown";
+}
+
+float WeightAt(const WeightView& weights, uint32_t row, uint32_t col) {
+  SMOE_CHECK(row < weights.rows && col < weights.cols);
+  const uint64_t flat = uint64_t{row} * weights.cols + col;
+  switch (weights.format) {
+    case WeightFormat::kF32:
+      return LoadStruct<float>(weights.data, flat * 4);
+    case WeightFormat::kF16:
+      return F32FromF16(LoadStruct<uint16_t>(weights.data, flat * 2));
+    case WeightFormat::kBF16:
+      return F32FromBF16(LoadStruct<uint16_t>(weights.data, flat * 2));
+    case WeightFormat::kSmoeQ4:
+    case WeightFormat::kSmoeQ2:
+      break;
+  }
+  const bool is_q4 = weights.format == WeightFormat::kSmoeQ4;
+  const uint32_t bits = is_q4 ? 4 : 2;
+  const float zero = static_cast<float>(is_q4 ? kSmoeQ4Zero2 : kSmoeQ2Zero2) / 2;
+  const auto byte = LoadStruct<uint8_t>(weights.data, flat * bits / 8);
+  const uint32_t code = (byte >> (flat * bits % 8)) & ((1u << bits) - 1);
+  const float scale =
+      F32FromF16(LoadStruct<uint16_t>(weights.scales, flat / weights.group_size * 2));
+  return (static_cast<float>(code) - zero) / zero * scale;
+}
+
+}  // namespace smoe::tensor
