@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "base/result.h"
