@@ -42,4 +42,15 @@ Result<AlignedBuffer> AlignedBuffer::Create(uint64_t bytes, std::string_view pur
   return buffer;
 }
 
+Result<AlignedBuffer> AlignedBuffer::CreateTable(uint64_t rows, uint64_t row_items,
+                                                 uint64_t item_bytes, std::string_view purpose) {
+  const std::optional<uint64_t> items = CheckedMul(rows, row_items);
+  const std::optional<uint64_t> bytes = items ? CheckedMul(*items, item_bytes) : std::nullopt;
+  if (!bytes) {
+    return Exhausted("{}: {} x {} items of {} bytes asked, more than a machine can address",
+                     purpose, rows, row_items, item_bytes);
+  }
+  return Create(*bytes, purpose);
+}
+
 }  // namespace smoe

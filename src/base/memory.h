@@ -28,6 +28,9 @@ class AlignedBuffer {
   // Huge pages are asked for (never demanded) when bytes >= 2 MiB.
   // Errors: kExhausted with the size and the name of what it is for, as in "expert cache".
   static Result<AlignedBuffer> Create(uint64_t bytes, std::string_view purpose);
+  // Room for a table of rows times row_items items. kExhausted also if that overflows 64 bits.
+  static Result<AlignedBuffer> CreateTable(uint64_t rows, uint64_t row_items, uint64_t item_bytes,
+                                           std::string_view purpose);
 
   MutableBytes bytes() { return {data_, size_}; }
   Bytes bytes() const { return {data_, size_}; }
@@ -40,6 +43,9 @@ class AlignedBuffer {
   requires std::is_arithmetic_v<T> std::span<T> As() {
     return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
   }
+  template <class T>
+  requires std::is_arithmetic_v<T> std::span<const T> As()
+  const { return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)}; }
 
  private:
   std::byte* data_ = nullptr;
