@@ -91,4 +91,14 @@ static_assert(sizeof(SmoeArchBlock) == 128);
 
 #pragma pack(pop)
 
+// A descriptor as the program uses it: where codes and scales of one projection lie inside a blob.
+struct TensorPlace {
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  uint64_t packed_offset = 0;
+  uint64_t packed_size = 0;
+  uint64_t scales_offset = 0;
+  uint64_t scales_size = 0;
+};
+
 }  // namespace smoe::store::vault

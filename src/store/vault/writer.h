@@ -43,16 +43,6 @@ struct VaultSpec {
   SmoeArchBlock arch = {};  // BuildArchBlock of store/vault/arch.h
 };
 
-// Where packed codes and scales of one projection lie inside a blob.
-struct TensorPlace {
-  uint32_t rows = 0;
-  uint32_t cols = 0;
-  uint64_t packed_offset = 0;
-  uint64_t packed_size = 0;
-  uint64_t scales_offset = 0;
-  uint64_t scales_size = 0;
-};
-
 class VaultPlan {
  public:
   // Errors: kInvalid for an empty, unsorted or too long list of experts, sizes of 0, sizes whose
