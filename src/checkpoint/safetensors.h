@@ -20,6 +20,10 @@ namespace smoe::checkpoint {
 // The header's cap. The library of origin caps at 100 MB; real files reach 126 MB.
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{256} << 20;
 
+// Caps of a sharded checkpoint: its index file, and the shards in it (each keeps a descriptor).
+inline constexpr uint64_t kIndexBytesMax = uint64_t{256} << 20;
+inline constexpr size_t kShardCountMax = 1000;
+
 struct TensorInfo {
   tensor::DType dtype = tensor::DType::kF32;
   tensor::Shape shape;
@@ -44,9 +48,15 @@ class TensorFiles {
   const TensorInfo* Find(std::string_view name) const;  // nullptr: absent
 
   // Reads bytes [offset, offset + into.size()) of a tensor. Threads: any.
+  // Requires: the range to lie inside the tensor (checked).
+  // Errors:   kCorrupt if the file shrank since it was opened; kIo.
   Status Read(const TensorInfo& tensor, uint64_t offset, MutableBytes into) const;
 
  private:
+  // The image at [offset, offset + size) of a file becomes part of this.
+  Status AddFile(io::File file, uint64_t offset, uint64_t size);
+  Status AddShards(const std::string& folder);
+
   std::vector<io::File> files_;
   std::map<std::string, TensorInfo, std::less<>> tensors_;
 };
