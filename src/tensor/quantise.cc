@@ -1,0 +1,317 @@
+#include "tensor/quantise.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "tensor/dtype.h"
+#include "tensor/quantise_kernels.h"
+
+namespace smoe::tensor {
+namespace {
+
+constexpr float kF16Max = 65504.0F;
+// Below this a scale in f16 has fewer than 7 bits: all of the few that could do are tried.
+constexpr float kTinyLargest = 0x1p-17F;
+constexpr uint16_t kZeroScaleQ2 = 0x2E66;  // 0.1, the original's for an all-zero group
+constexpr uint16_t kZeroScaleQ4 = 0x3C00;  // 1.0
+// A float error sum of 128 terms is good to 2^-17; a gain above this is one in any arithmetic.
+constexpr float kClearGain = 1.0F - 0x1p-12F;
+
+constexpr CodeKind kQ2{2, 1.5F, static_cast<float>(1 / 1.5), 3.0F};
+constexpr CodeKind kQ4{4, 7.5F, static_cast<float>(1 / 7.5), 15.0F};
+const CodeKind& KindOf(SmoeBits bits) { return bits == SmoeBits::kQ2 ? kQ2 : kQ4; }
+
+const QuantiseKernels& BestKernels() {
+#if defined(__x86_64__)
+  const char* wanted = std::getenv("SMOE_ISA");
+  const bool forced_scalar = wanted != nullptr && std::string_view(wanted) == "scalar";
+  if (!forced_scalar && __builtin_cpu_supports("avx2") != 0) return kQuantiseAvx2;
+#endif
+  return kQuantiseScalar;
+}
+
+struct Tables {
+  std::array<float, kReferenceRatioCount> reference_ratios;
+  SearchTable search;
+  std::array<float, 4> levels_q2;
+  std::array<float, 16> levels_q4;
+};
+
+Tables MakeTables() {
+  Tables tables;
+  const double step = (1.0 - 0.1) / (kReferenceRatioCount - 1);
+  for (size_t i = 0; i < tables.reference_ratios.size(); ++i) {
+    tables.reference_ratios[i] = static_cast<float>(static_cast<double>(i) * step + 0.1);
+  }
+  tables.reference_ratios.back() = 1.0F;
+  for (int i = 0; i < kSearchCount; ++i) {
+    const double ratio = static_cast<double>(kSearchFirst) +
+                         i * static_cast<double>(kSearchFinal - kSearchFirst) / (kSearchCount - 1);
+    tables.search.multiplier[i] = static_cast<int16_t>(std::lround(7.5 * 2048 / ratio));
+    tables.search.ratio_squared[i] = static_cast<float>(ratio * ratio);
+  }
+  for (size_t c = 0; c < tables.levels_q2.size(); ++c) {
+    tables.levels_q2[c] = (static_cast<float>(c) - 1.5F) / 1.5F;
+  }
+  for (size_t c = 0; c < tables.levels_q4.size(); ++c) {
+    tables.levels_q4[c] = (static_cast<float>(c) - 7.5F) / 7.5F;
+  }
+  return tables;
+}
+const Tables& TheTables() {
+  static const Tables tables = MakeTables();
+  return tables;
+}
+
+// One group on its way to codes. `weights` holds `count` weights and zeros up to `padded_count`.
+struct Group {
+  const float* weights;
+  uint32_t count;
+  uint32_t padded_count;
+  float largest;
+};
+
+using Codes = std::array<uint8_t, kGroupSizeMax>;
+
+double ErrorOf(const Group& group, const CodeKind& kind, const Codes& codes, float scale) {
+  double error = 0;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    const float level = (static_cast<float>(codes[i]) - kind.zero) / kind.zero;
+    const double distance = double{group.weights[i]} - double{level * scale};
+    error += distance * distance;
+  }
+  return error;
+}
+
+// The original's result.
+uint16_t ReferenceGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
+                        Codes& codes) {
+  float scale = group.largest;
+  if (kind.bits == 2) {
+    scale = kernels.reference_search(group.weights, group.padded_count, kind, group.largest,
+                                     TheTables().reference_ratios.data());
+  }
+  kernels.reference_codes(group.weights, group.count, kind, scale, codes.data());
+  return F16FromF32(scale);
+}
+
+// Keeps the best of several scales, errors measured in f64 on the weights that readers will see.
+class Contest {
+ public:
+  Contest(const Group& group, const CodeKind& kind) : group_(group), kind_(kind) {}
+  void Enter(const Codes& codes, uint16_t scale) {
+    const double error = ErrorOf(group_, kind_, codes, F32FromF16(scale));
+    if (entered_ && !(error < error_)) return;
+    entered_ = true;
+    error_ = error;
+    scale_ = scale;
+    codes_ = codes;
+  }
+  // Enters a scale with its nearest codes.
+  void EnterNearest(uint16_t scale) {
+    if ((scale & 0x7FFFU) == 0) return;
+    Codes codes{};
+    kQuantiseScalar.nearest(group_.weights, group_.count, kind_, F32FromF16(scale), codes.data());
+    Enter(codes, scale);
+  }
+  uint16_t Win(Codes& codes) const {
+    codes = codes_;
+    return scale_;
+  }
+
+ private:
+  const Group& group_;
+  const CodeKind& kind_;
+  bool entered_ = false;
+  double error_ = 0;
+  uint16_t scale_ = 0;
+  Codes codes_{};
+};
+
+uint16_t ClampedF16(float scale) { return F16FromF32(std::min(scale, kF16Max)); }
+
+// Scales where f16 is coarse: every one that could win. At most 80 of them.
+uint16_t TinyGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
+                   Codes& codes) {
+  Contest contest(group, kind);
+  const uint16_t reference = ReferenceGroup(kernels, group, kind, codes);
+  contest.Enter(codes, reference);
+  const uint16_t lowest = F16FromF32(group.largest * (kind.bits == 2 ? 0.2F : 0.6F));
+  const uint16_t highest = F16FromF32(group.largest * 1.1F);
+  for (uint32_t scale = lowest; scale <= highest + 1U; ++scale) {
+    contest.EnterNearest(static_cast<uint16_t>(scale));
+  }
+  return contest.Win(codes);
+}
+
+uint16_t MseGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
+                  Codes& codes) {
+  if (group.largest < kTinyLargest) return TinyGroup(kernels, group, kind, codes);
+  float fitted = 0;
+  uint16_t plain = 0;  // the original's scale, with codes chosen again
+  if (kind.bits == 4) {
+    fitted = kernels.search_q4(group.weights, group.count, group.largest, TheTables().search);
+    plain = F16FromF32(group.largest);
+  } else {
+    const float searched =
+        kernels.reference_search(group.weights, group.padded_count, kind, group.largest,
+                                 TheTables().reference_ratios.data());
+    fitted = kernels.fit(group.weights, group.count, kind, searched);
+    plain = F16FromF32(searched);
+  }
+  const uint16_t scale = ClampedF16(fitted);
+  const float plain_error =
+      kernels.nearest_error(group.weights, group.count, kind, F32FromF16(plain));
+  const float error =
+      kernels.nearest(group.weights, group.count, kind, F32FromF16(scale), codes.data());
+  if (error < plain_error * kClearGain) return scale;
+  // Too close for float sums to tell. Ties go to the original's result.
+  Contest contest(group, kind);
+  const uint16_t reference = ReferenceGroup(kernels, group, kind, codes);
+  contest.Enter(codes, reference);
+  contest.EnterNearest(plain);
+  contest.EnterNearest(scale);
+  return contest.Win(codes);
+}
+
+// Copies the low bytes, and leaves the bits behind the last code zero.
+void PackTail(const Codes& codes, uint32_t count, const CodeKind& kind, MutableBytes packed) {
+  Codes padded{};
+  std::copy_n(codes.begin(), count, padded.begin());
+  std::array<std::byte, kGroupSizeMax> bytes;
+  kQuantiseScalar.pack(padded.data(), static_cast<uint32_t>(RoundUp(count, 8)), kind.bits,
+                       bytes.data());
+  std::memcpy(packed.data(), bytes.data(), packed.size());
+}
+
+uint16_t QuantiseGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
+                       Quantiser quantiser, Codes& codes) {
+  if (group.largest == 0) {
+    codes.fill(static_cast<uint8_t>((kind.code_max + 1) / 2));
+    return kind.bits == 2 ? kZeroScaleQ2 : kZeroScaleQ4;
+  }
+  return quantiser == Quantiser::kReference ? ReferenceGroup(kernels, group, kind, codes)
+                                            : MseGroup(kernels, group, kind, codes);
+}
+
+Unexpected TooLarge(std::span<const float> weights, uint64_t first, uint32_t count) {
+  uint64_t index = first;
+  while (index + 1 < first + count && std::fabs(weights[index]) <= kF16Max) ++index;
+  return Unsupported("weight {}: {} is beyond {}, the largest scale of an f16", index,
+                     weights[index], kF16Max);
+}
+
+}  // namespace
+
+Status CheckGroupSize(uint32_t group_size) {
+  constexpr std::array<uint32_t, 5> kSizes = {8, 16, 32, 64, 128};
+  if (std::find(kSizes.begin(), kSizes.end(), group_size) != kSizes.end()) return Ok();
+  return Invalid("group size {}: want 8, 16, 32, 64 or 128", group_size);
+}
+
+uint64_t PackedBytes(uint64_t weight_count, SmoeBits bits) {
+  const uint64_t per_byte = 8 / static_cast<uint64_t>(bits);
+  return CeilDiv(weight_count, per_byte);
+}
+
+uint64_t ScaleBytes(uint64_t weight_count, uint32_t group_size) {
+  return 2 * CeilDiv(weight_count, group_size);
+}
+
+Status QuantiseSmoe(std::span<const float> weights, SmoeBits bits, uint32_t group_size,
+                    Quantiser quantiser, MutableBytes packed, MutableBytes scales) {
+  SMOE_TRY(CheckGroupSize(group_size));
+  SMOE_CHECK(packed.size() == PackedBytes(weights.size(), bits));
+  SMOE_CHECK(scales.size() == ScaleBytes(weights.size(), group_size));
+  const CodeKind& kind = KindOf(bits);
+  const QuantiseKernels& best = BestKernels();
+  const QuantiseKernels& full = group_size % best.count_multiple == 0 ? best : kQuantiseScalar;
+  Codes codes{};
+  std::array<float, kGroupSizeMax> padded{};
+  for (uint64_t first = 0; first < weights.size(); first += group_size) {
+    const bool is_full = weights.size() - first >= group_size;
+    const uint32_t count = is_full ? group_size : static_cast<uint32_t>(weights.size() - first);
+    Group group{weights.data() + first, count, group_size, 0};
+    if (!is_full) {
+      std::copy_n(group.weights, count, padded.begin());
+      group.weights = padded.data();
+    }
+    const QuantiseKernels& kernels = is_full ? full : kQuantiseScalar;
+    group.largest = kernels.largest(group.weights, count);
+    if (!(group.largest <= kF16Max)) return TooLarge(weights, first, count);
+    const uint16_t scale = QuantiseGroup(kernels, group, kind, quantiser, codes);
+    StoreStruct(scales, first / group_size * 2, scale);
+    const uint64_t at = PackedBytes(first, bits);
+    if (is_full) {
+      kernels.pack(codes.data(), count, kind.bits, packed.data() + at);
+    } else {
+      PackTail(codes, count, kind, packed.subspan(at));
+    }
+  }
+  return Ok();
+}
+
+void DequantiseSmoe(Bytes packed, Bytes scales, SmoeBits bits, uint32_t group_size,
+                    std::span<float> weights) {
+  SMOE_CHECK(group_size > 0);
+  SMOE_CHECK(packed.size() == PackedBytes(weights.size(), bits));
+  SMOE_CHECK(scales.size() == ScaleBytes(weights.size(), group_size));
+  const uint32_t bit_count = static_cast<uint32_t>(bits);
+  const uint32_t per_byte = 8 / bit_count;
+  const uint32_t mask = (1U << bit_count) - 1;
+  const float* levels =
+      bits == SmoeBits::kQ2 ? TheTables().levels_q2.data() : TheTables().levels_q4.data();
+  for (uint64_t first = 0; first < weights.size(); first += group_size) {
+    const float scale = F32FromF16(LoadStruct<uint16_t>(scales, first / group_size * 2));
+    const uint64_t end = std::min<uint64_t>(weights.size(), first + group_size);
+    for (uint64_t i = first; i < end; ++i) {
+      const uint32_t byte = std::to_integer<uint32_t>(packed[i / per_byte]);
+      weights[i] = levels[(byte >> (i % per_byte * bit_count)) & mask] * scale;
+    }
+  }
+}
+
+QuantisationError MeasureError(std::span<const float> weights, Bytes packed, Bytes scales,
+                               SmoeBits bits, uint32_t group_size) {
+  // Eight groups at a time, whose codes start at a byte whatever the group size.
+  const uint64_t piece = uint64_t{8} * group_size;
+  std::array<float, uint64_t{8} * kGroupSizeMax> decoded;
+  SMOE_CHECK(group_size > 0 && piece <= decoded.size());
+  QuantisationError error;
+  error.weight_count = weights.size();
+  for (uint64_t first = 0; first < weights.size(); first += piece) {
+    const uint64_t count = std::min<uint64_t>(piece, weights.size() - first);
+    DequantiseSmoe(packed.subspan(PackedBytes(first, bits), PackedBytes(count, bits)),
+                   scales.subspan(first / group_size * 2, ScaleBytes(count, group_size)), bits,
+                   group_size, std::span(decoded).first(count));
+    for (uint64_t i = 0; i < count; ++i) {
+      const double value = double{weights[first + i]};
+      const double distance = value - double{decoded[i]};
+      error.squared_error += distance * distance;
+      error.squared_value += value * value;
+      error.error_max = std::max(error.error_max, std::fabs(distance));
+    }
+  }
+  return error;
+}
+
+void QuantisationError::Add(const QuantisationError& other) {
+  weight_count += other.weight_count;
+  squared_error += other.squared_error;
+  squared_value += other.squared_value;
+  error_max = std::max(error_max, other.error_max);
+}
+
+double QuantisationError::Rmse() const {
+  return weight_count == 0 ? 0 : std::sqrt(squared_error / static_cast<double>(weight_count));
+}
+
+double QuantisationError::SnrDb() const {
+  return squared_error == 0 ? HUGE_VAL : 10 * std::log10(squared_value / squared_error);
+}
+
+}  // namespace smoe::tensor

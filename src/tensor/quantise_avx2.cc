@@ -1,0 +1,262 @@
+// The quantiser's loops for AVX2. Same bits as quantise_scalar.cc, whose order of operations it
+// keeps; compiled with -mavx2 -mf16c -mfma and therefore free of shared inline functions.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/quantise_kernels.h"
+
+namespace smoe::tensor {
+namespace {
+
+constexpr uint32_t kCountMax = 128;
+
+float AddLanes(__m256 lanes) {
+  __m256 sum = _mm256_hadd_ps(lanes, lanes);  // l0+l1 l2+l3 . . | l4+l5 l6+l7 . .
+  sum = _mm256_hadd_ps(sum, sum);             // (l0+l1)+(l2+l3) | (l4+l5)+(l6+l7)
+  return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
+}
+
+float Largest(const float* weights, uint32_t count) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  __m256 largest = _mm256_setzero_ps();
+  for (uint32_t i = 0; i < count; i += 8) {
+    largest = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(weights + i)), largest);
+  }
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+__m256 ReferenceCode(__m256 weight, __m256 scale, __m256 zero, __m256 code_max) {
+  const __m256 code =
+      _mm256_round_ps(_mm256_add_ps(_mm256_mul_ps(_mm256_div_ps(weight, scale), zero), zero),
+                      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm256_min_ps(_mm256_max_ps(code, _mm256_setzero_ps()), code_max);
+}
+
+float ReferenceSearch(const float* weights, uint32_t count, const CodeKind& kind, float largest,
+                      const float* ratios) {
+  const __m256 zero = _mm256_set1_ps(kind.zero);
+  const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
+  const __m256 code_max = _mm256_set1_ps(kind.code_max);
+  float best_error = __builtin_inff();
+  float best_scale = largest;
+  for (int r = 0; r < kReferenceRatioCount; ++r) {
+    const float scale = largest * ratios[r];
+    if (!(scale > 0)) continue;
+    const __m256 scales = _mm256_set1_ps(scale);
+    __m256 lanes = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < count; i += 8) {
+      const __m256 weight = _mm256_loadu_ps(weights + i);
+      const __m256 code = ReferenceCode(weight, scales, zero, code_max);
+      const __m256 distance = _mm256_sub_ps(
+          weight, _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(code, zero), inverse), scales));
+      lanes = _mm256_add_ps(lanes, _mm256_mul_ps(distance, distance));
+    }
+    const float error = AddLanes(lanes);
+    if (error < best_error) {
+      best_error = error;
+      best_scale = scale;
+    }
+  }
+  return best_scale;
+}
+
+void StoreCodes(__m256 codes, uint8_t* out) {
+  const __m256i wide = _mm256_cvtps_epi32(codes);
+  const __m128i half =
+      _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storeu_si64(out, _mm_packus_epi16(half, half));
+}
+
+void ReferenceCodes(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+                    uint8_t* codes) {
+  const __m256 zero = _mm256_set1_ps(kind.zero);
+  const __m256 code_max = _mm256_set1_ps(kind.code_max);
+  const __m256 scales = _mm256_set1_ps(scale);
+  for (uint32_t i = 0; i < count; i += 8) {
+    StoreCodes(ReferenceCode(_mm256_loadu_ps(weights + i), scales, zero, code_max), codes + i);
+  }
+}
+
+// The start of the step that a scaled magnitude falls into, at most the eighth's. 11 fractional
+// bits.
+__m256i StepStart(__m256i scaled) {
+  return _mm256_and_si256(_mm256_min_epi16(scaled, _mm256_set1_epi16(8 * 2048 - 1)),
+                          _mm256_set1_epi16(-2048));
+}
+
+// The sum over kVectors x 16 magnitudes of the squared distance to the middle of the step, in 8
+// lanes. The trip count is a constant so that a group stays in registers.
+template <uint32_t kVectors>
+__m256i SearchError(const __m256i* integers, int16_t multiplier) {
+  const __m256i factor = _mm256_set1_epi16(multiplier);
+  const __m256i middle = _mm256_set1_epi16(1024);
+  __m256i sum = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (uint32_t v = 0; v < kVectors; ++v) {
+    const __m256i scaled = _mm256_mulhrs_epi16(integers[v], factor);
+    const __m256i distance = _mm256_sub_epi16(scaled, _mm256_or_si256(StepStart(scaled), middle));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(distance, distance));
+  }
+  return sum;
+}
+
+int32_t AddIntegers(__m256i lanes) {
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  half = _mm_hadd_epi32(half, half);
+  return _mm_cvtsi128_si32(_mm_hadd_epi32(half, half));
+}
+
+// Eight sums of eight lanes each, as eight lanes.
+__m256i AddIntegers8(const __m256i* s) {
+  const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
+  const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(s[4], s[5]), _mm256_hadd_epi32(s[6], s[7]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                          _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+template <uint32_t kVectors>
+int BestRatio(const __m256i* integers, const SearchTable& table) {
+  alignas(32) float errors[kSearchCount];
+  for (int first = 0; first < kSearchCount; first += 8) {
+    __m256i sums[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+      sums[r] = SearchError<kVectors>(integers, table.multiplier[first + r]);
+    }
+    _mm256_store_ps(errors + first, _mm256_mul_ps(_mm256_cvtepi32_ps(AddIntegers8(sums)),
+                                                  _mm256_loadu_ps(table.ratio_squared + first)));
+  }
+  int best = 0;
+  for (int r = 1; r < kSearchCount; ++r) {
+    if (errors[r] < errors[best]) best = r;
+  }
+  return best;
+}
+
+int BestRatio(const __m256i* integers, uint32_t vectors, const SearchTable& table) {
+  switch (vectors) {
+    case 1:
+      return BestRatio<1>(integers, table);
+    case 2:
+      return BestRatio<2>(integers, table);
+    case 4:
+      return BestRatio<4>(integers, table);
+    default:
+      return BestRatio<8>(integers, table);
+  }
+}
+
+float SearchQ4(const float* weights, uint32_t count, float largest, const SearchTable& table) {
+  const __m256 to_integer = _mm256_set1_ps(32767.0F / largest);
+  __m256i integers[kCountMax / 16];
+  const uint32_t vectors = count / 16;
+  for (uint32_t v = 0; v < vectors; ++v) {
+    const __m256i low =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v), to_integer));
+    const __m256i high =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v + 8), to_integer));
+    // The order inside a group does not matter.
+    integers[v] = _mm256_abs_epi16(_mm256_packs_epi32(low, high));
+  }
+  const __m256i factor = _mm256_set1_epi16(table.multiplier[BestRatio(integers, vectors, table)]);
+  const __m256i one = _mm256_set1_epi16(1);
+  __m256i products = _mm256_setzero_si256();
+  __m256i squares = _mm256_setzero_si256();
+  for (uint32_t v = 0; v < vectors; ++v) {
+    const __m256i start = StepStart(_mm256_mulhrs_epi16(integers[v], factor));
+    const __m256i level = _mm256_add_epi16(_mm256_srai_epi16(start, 10), one);
+    products = _mm256_add_epi32(products, _mm256_madd_epi16(integers[v], level));
+    squares = _mm256_add_epi32(squares, _mm256_madd_epi16(level, level));
+  }
+  return static_cast<float>(AddIntegers(products)) / static_cast<float>(AddIntegers(squares)) *
+         15.0F * (largest / 32767.0F);
+}
+
+__m256 NearestLevel(__m256 weight, __m256 to_steps, __m256 zero) {
+  const __m256 step = _mm256_floor_ps(_mm256_mul_ps(weight, to_steps));
+  const __m256 level = _mm256_add_ps(step, _mm256_set1_ps(0.5F));
+  return _mm256_min_ps(_mm256_max_ps(level, _mm256_xor_ps(zero, _mm256_set1_ps(-0.0F))), zero);
+}
+
+float Fit(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
+  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
+  const __m256 zero = _mm256_set1_ps(kind.zero);
+  __m256 products = _mm256_setzero_ps();
+  __m256 squares = _mm256_setzero_ps();
+  for (uint32_t i = 0; i < count; i += 8) {
+    const __m256 weight = _mm256_loadu_ps(weights + i);
+    const __m256 level = NearestLevel(weight, to_steps, zero);
+    products = _mm256_add_ps(products, _mm256_mul_ps(weight, level));
+    squares = _mm256_add_ps(squares, _mm256_mul_ps(level, level));
+  }
+  return AddLanes(products) / AddLanes(squares) * kind.zero;
+}
+
+__m256 SquaredDistance(__m256 weight, __m256 level, __m256 inverse, __m256 scales) {
+  const __m256 distance =
+      _mm256_sub_ps(weight, _mm256_mul_ps(_mm256_mul_ps(level, inverse), scales));
+  return _mm256_mul_ps(distance, distance);
+}
+
+float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+              uint8_t* codes) {
+  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
+  const __m256 zero = _mm256_set1_ps(kind.zero);
+  const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
+  const __m256 scales = _mm256_set1_ps(scale);
+  __m256 lanes = _mm256_setzero_ps();
+  for (uint32_t i = 0; i < count; i += 8) {
+    const __m256 weight = _mm256_loadu_ps(weights + i);
+    const __m256 level = NearestLevel(weight, to_steps, zero);
+    lanes = _mm256_add_ps(lanes, SquaredDistance(weight, level, inverse, scales));
+    StoreCodes(_mm256_add_ps(level, zero), codes + i);
+  }
+  return AddLanes(lanes);
+}
+
+float NearestError(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
+  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
+  const __m256 zero = _mm256_set1_ps(kind.zero);
+  const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
+  const __m256 scales = _mm256_set1_ps(scale);
+  __m256 lanes = _mm256_setzero_ps();
+  for (uint32_t i = 0; i < count; i += 8) {
+    const __m256 weight = _mm256_loadu_ps(weights + i);
+    lanes = _mm256_add_ps(
+        lanes, SquaredDistance(weight, NearestLevel(weight, to_steps, zero), inverse, scales));
+  }
+  return AddLanes(lanes);
+}
+
+// 16 codes to 8 bytes (Q4) or 4 bytes (Q2): neighbours are merged by multiply-add.
+void Pack(const uint8_t* codes, uint32_t count, uint32_t bits, std::byte* packed) {
+  const __m128i pairs = _mm_set1_epi16(bits == 4 ? 0x1001 : 0x0401);
+  const __m128i quads = _mm_set1_epi32(0x00100001);
+  for (uint32_t i = 0; i < count; i += 16) {
+    __m128i bytes;
+    __builtin_memcpy(&bytes, codes + i, sizeof(bytes));
+    const __m128i merged = _mm_maddubs_epi16(bytes, pairs);
+    if (bits == 4) {
+      _mm_storeu_si64(packed + i / 2, _mm_packus_epi16(merged, merged));
+      continue;
+    }
+    const __m128i words = _mm_packus_epi32(_mm_madd_epi16(merged, quads), _mm_setzero_si128());
+    const int out = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    __builtin_memcpy(packed + i / 4, &out, sizeof(out));
+  }
+}
+
+}  // namespace
+
+const QuantiseKernels kQuantiseAvx2 = {
+    "avx2",   16,  Largest, ReferenceSearch, ReferenceCodes,
+    SearchQ4, Fit, Nearest, NearestError,    Pack,
+};
+
+}  // namespace smoe::tensor
+#endif
