@@ -3,6 +3,21 @@
 // A tensor is flattened row-major; groups of group_size run over the flat index, the last one may
 // be short. The two quantisers differ only in the scales and codes they choose; readers see no
 // difference. Source: docs/formats/vault.md, "Quantisation".
+//
+// The mse quantiser's search, per group:
+//   Q4  16 scales from 0.80 to 1.05 of the largest weight are compared by squared error (in 16-bit
+//       integers); the best one's codes give a least-squares scale, which is rounded to f16.
+//   Q2  the original's 64 scales; the best one's codes give a least-squares scale.
+//   The codes are the nearest ones under the f16 scale that is stored. If that result is not
+//   clearly better than the original's scale with codes chosen again, both and the original's own
+//   result are measured in f64 and the least error wins: no group is ever worse.
+// Measured: RMSE below the reference's by 7.12 % (Q4) and 0.019 % (Q2) on normal weights, 7.11 %
+// (Q4) on tiny-moe's experts; an exhaustive search over 551 scales gives 7.13 and 7.14 % for Q4.
+//
+// Special groups: all zero (or -0): scale 1.0 with codes 8, or 0.1 with codes 2. Largest weight
+// below 2^-17: every f16 scale that could win is tried, zero included, so that a constant group is
+// met within half an f16 step; below 2^-25 the group may decode to zeros. Largest weight above
+// 65504: refused, since no f16 scale reaches it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +32,7 @@ enum class SmoeBits : uint8_t { kQ2 = 2, kQ4 = 4 };
 
 enum class Quantiser : uint8_t {
   kReference,  // the bytes of the original converter
-  kMse,        // scales by error measured with the f16 scale that is stored, codes with that scale
+  kMse,        // least squared error, as above
 };
 
 inline constexpr uint32_t kGroupSizeMax = 1024;

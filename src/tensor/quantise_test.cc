@@ -138,7 +138,8 @@ std::map<std::string, std::vector<float>> ReadExperts(const std::filesystem::pat
     const uint64_t end = 8 + header_bytes + *(*info.Find("data_offsets")->AsArray())[1].AsUint();
     const std::string& dtype = *info.Find("dtype")->AsString();
     std::vector<float>& weights = experts[name];
-    for (uint64_t at = begin; at < end; at += dtype == "F32" ? 4 : 2) {
+    const uint64_t element_bytes = dtype == "F32" ? 4 : 2;
+    for (uint64_t at = begin; at < end; at += element_bytes) {
       weights.push_back(dtype == "F32"    ? LoadStruct<float>(file, at)
                         : dtype == "BF16" ? F32FromBF16(LoadStruct<uint16_t>(file, at))
                                           : F32FromF16(LoadStruct<uint16_t>(file, at)));
@@ -274,7 +275,8 @@ TEST(QuantiseKernels, GiveTheScalarBytesOnEveryInstructionSet) {
 #endif
   for (uint32_t seed = 0; seed < 30; ++seed) {
     const size_t count = seed % 3 == 0 ? 4096 : 4096 + 7 * seed;
-    const std::vector<float> weights = Normal(count, std::ldexp(1.0F, int(seed) - 22), seed);
+    const std::vector<float> weights =
+        Normal(count, std::ldexp(1.0F, static_cast<int>(seed) - 22), seed);
     for (SmoeBits bits : {SmoeBits::kQ2, SmoeBits::kQ4}) {
       for (Quantiser quantiser : {Quantiser::kReference, Quantiser::kMse}) {
         for (uint32_t group_size : {8U, 16U, 32U, 64U, 128U}) {
