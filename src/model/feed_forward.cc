@@ -114,21 +114,10 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 
 }  // namespace
 
-void RunDense(const Forward& forward, const DenseWeights& weights, float* out) {
-  const Scratch& scratch = forward.scratch;
-  const size_t width = weights.gate.rows;
-  const Projection inputs[] = {{&weights.gate, {}, scratch.dense_gate},
-                               {&weights.up, {}, scratch.dense_up}};
-  Project(forward, {scratch.normed, forward.row_count(), forward.config.hidden_size}, inputs);
-  const auto activate = [&](size_t begin, size_t end) {
-    for (size_t row = begin; row < end; ++row) {
-      forward.kernels.silu_mul(scratch.dense_gate + row * width, scratch.dense_up + row * width,
-                               width);
-    }
-  };
-  forward.pool.ParallelFor(forward.row_count(), 1, std::ref(activate));
-  const Projection output[] = {{&weights.down, {}, out}};
-  Project(forward, {scratch.dense_gate, forward.row_count(), width}, output);
+void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out) {
+  const size_t hidden = forward.config.hidden_size;
+  const kernels::FloatRows rows = {forward.scratch.normed, forward.row_count(), hidden};
+  forward.feed_forward.Run(weights, {rows, {}}, out, hidden, {});
 }
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
@@ -136,7 +125,7 @@ Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t la
   RouteRows(forward, layer, layer_index);
   if (tap != nullptr) TapRouting(forward, tap);
   SMOE_TRY(RunRouted(forward, layer_index));
-  if (layer.dense.present()) AddShared(forward, layer);
+  if (layer.has_dense()) AddShared(forward, layer);
   return Ok();
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "experts/backend.h"
+#include "kernels/feed_forward.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
 #include "model/rope.h"
@@ -27,6 +28,7 @@ struct Forward {
   const RouterRule& router_rule;
   ThreadPool& pool;
   const kernels::KernelTable& kernels;
+  kernels::FeedForward& feed_forward;  // of dense layers and shared experts
   experts::ExpertBackend& backend;
   Scratch& scratch;
   std::span<const SequenceRows> sequences;
@@ -61,7 +63,7 @@ void AddBranch(const Forward& forward);
 void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
 
 // out = down(silu(gate x) * (up x)) of the normed rows, [rows][hidden_size].
-void RunDense(const Forward& forward, const DenseWeights& weights, float* out);
+void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out);
 
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
 // `tap`: nullptr, or gets the routing.

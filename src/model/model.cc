@@ -73,7 +73,7 @@ Status CheckExperts(const store::ModelFiles& files) {
 }
 
 ScratchShape ShapeOf(const checkpoint::ModelConfig& config, const Rope& rope,
-                     const Model::Options& options, const Trunk& trunk) {
+                     const Model::Options& options) {
   ScratchShape shape;
   shape.row_count_max = options.row_count_max;
   shape.logit_row_max = options.logit_row_max;
@@ -84,23 +84,33 @@ ScratchShape ShapeOf(const checkpoint::ModelConfig& config, const Rope& rope,
   shape.expert_count = config.num_experts;
   shape.top_k = config.num_experts_per_tok;
   shape.vocab_size = config.vocab_size;
-  for (const LayerWeights& layer : trunk.layers) {
-    shape.dense_width = std::max(shape.dense_width, layer.dense.gate.rows);
-  }
   return shape;
+}
+
+// Memory for the widest dense network or shared expert.
+Result<kernels::FeedForward> MakeFeedForward(const Trunk& trunk, const Model::Options& options,
+                                             ThreadPool& pool,
+                                             const kernels::KernelTable& kernels) {
+  kernels::FeedForward::Options sizes;
+  sizes.token_count_max = options.row_count_max;
+  for (const LayerWeights& layer : trunk.layers) {
+    sizes.intermediate_size_max = std::max(sizes.intermediate_size_max, layer.dense.gate.rows);
+  }
+  return kernels::FeedForward::Create(kernels, pool, sizes);
 }
 
 class ModelImpl final : public Model {
  public:
   ModelImpl(const checkpoint::ModelConfig& config, const ArchTraits& traits, Rope rope,
-            std::unique_ptr<Trunk> trunk, Scratch scratch, ThreadPool& pool,
-            const kernels::KernelTable& kernels, experts::ExpertBackend& backend,
+            std::unique_ptr<Trunk> trunk, Scratch scratch, kernels::FeedForward feed_forward,
+            ThreadPool& pool, const kernels::KernelTable& kernels, experts::ExpertBackend& backend,
             const Options& options)
       : config_(config),
         traits_(traits),
         rope_(std::move(rope)),
         trunk_(std::move(trunk)),
         scratch_(std::move(scratch)),
+        feed_forward_(std::move(feed_forward)),
         pool_(pool),
         kernels_(kernels),
         backend_(backend),
@@ -134,6 +144,7 @@ class ModelImpl final : public Model {
   const std::unique_ptr<Trunk> trunk_;
   RouterRule router_rule_;
   Scratch scratch_;
+  kernels::FeedForward feed_forward_;
   ThreadPool& pool_;
   const kernels::KernelTable& kernels_;
   experts::ExpertBackend& backend_;
@@ -227,8 +238,9 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
   StepResult result;
   SMOE_TRY(PlaceRows(sequences));
   Embed();
-  const Forward forward{config_,  traits_,  rope_,    router_rule_, pool_,
-                        kernels_, backend_, scratch_, sequences,    result.failures};
+  result.logits = {scratch_.logits, scratch_.logit_rows.size() * config_.vocab_size};
+  const Forward forward{config_,       traits_,  rope_,    router_rule_, pool_,          kernels_,
+                        feed_forward_, backend_, scratch_, sequences,    result.failures};
   const bool want_hidden = taps != nullptr && taps->want_hidden;
   const bool want_router = taps != nullptr && taps->want_router;
   const size_t hidden_count = forward.row_count() * config_.hidden_size;
@@ -245,7 +257,6 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
   for (const SequenceRows& sequence : sequences) {
     sequence.kv->SetTokenCount(sequence.kv->token_count() + sequence.tokens.size());
   }
-  result.logits = {scratch_.logits, scratch_.logit_rows.size() * config_.vocab_size};
   return result;
 }
 
@@ -260,7 +271,9 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   SMOE_TRY_ASSIGN(Rope rope, Rope::Create(files.config.rope, files.config.head_dim));
   SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk, LoadTrunk(files, *traits));
   SMOE_TRY(CheckExperts(files));
-  SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options, *trunk)));
+  SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options)));
+  SMOE_TRY_ASSIGN(kernels::FeedForward feed_forward,
+                  MakeFeedForward(*trunk, options, pool, kernels));
   return std::unique_ptr<Model>(std::make_unique<ModelImpl>(files.config, *traits, std::move(rope),
                                                             std::move(trunk), std::move(scratch),
                                                             pool, kernels, backend, options));

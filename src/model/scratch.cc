@@ -24,8 +24,6 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
       {&Scratch::sines, rows, shape.rotary_dim / 2},
       {&Scratch::router, rows, shape.expert_count},
       {&Scratch::weights, rows, shape.top_k},
-      {&Scratch::dense_gate, rows, shape.dense_width},
-      {&Scratch::dense_up, rows, shape.dense_width},
       {&Scratch::shared, rows, shape.hidden_size},
       {&Scratch::shared_gate, rows, 1},
       {&Scratch::head_in, shape.logit_row_max, shape.hidden_size},

@@ -21,7 +21,6 @@ struct ScratchShape {
   uint32_t rotary_dim = 0;
   uint32_t expert_count = 0;
   uint32_t top_k = 0;
-  uint32_t dense_width = 0;  // the widest dense network or shared expert
   uint32_t vocab_size = 0;
 };
 
@@ -48,8 +47,6 @@ struct Scratch {
   float* sines = nullptr;        // the same
   float* router = nullptr;       // [rows][expert_count], logits, then scores
   float* weights = nullptr;      // [rows][top_k]
-  float* dense_gate = nullptr;   // [rows][dense_width]
-  float* dense_up = nullptr;     // the same
   float* shared = nullptr;       // [rows][hidden_size]
   float* shared_gate = nullptr;  // [rows]
   float* head_in = nullptr;      // [logit rows][hidden_size]

@@ -80,7 +80,7 @@ class TrunkLoader {
   Status WantF32Matrix(const std::string& name, uint64_t rows, uint64_t cols,
                        tensor::WeightView* to);
   Status WantVector(const std::string& name, uint64_t count, FloatVector* to);
-  Status WantDense(const std::string& stem, uint64_t width, DenseWeights* to);
+  Status WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to);
 
   Status WantAll(Trunk* trunk);
   Status WantAttention(const std::string& stem, LayerWeights* layer);
@@ -150,7 +150,7 @@ Status TrunkLoader::WantVector(const std::string& name, uint64_t count, FloatVec
   return Ok();
 }
 
-Status TrunkLoader::WantDense(const std::string& stem, uint64_t width, DenseWeights* to) {
+Status TrunkLoader::WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to) {
   SMOE_TRY(WantMatrix(stem + ".gate_proj.weight", width, config_.hidden_size, &to->gate));
   SMOE_TRY(WantMatrix(stem + ".up_proj.weight", width, config_.hidden_size, &to->up));
   return WantMatrix(stem + ".down_proj.weight", config_.hidden_size, width, &to->down);

@@ -19,14 +19,6 @@ namespace smoe::model {
 
 using FloatVector = std::span<const float>;  // empty: the model has none
 
-// A gated network: down(silu(gate x) * (up x)). No rows in `gate`: there is none.
-struct DenseWeights {
-  tensor::WeightView gate;  // [width][hidden_size]
-  tensor::WeightView up;    // the same
-  tensor::WeightView down;  // [hidden_size][width]
-  bool present() const { return gate.rows != 0; }
-};
-
 struct LayerWeights {
   FloatVector input_norm;  // [hidden_size], before attention
   tensor::WeightView q;    // [num_attention_heads * head_dim][hidden_size]
@@ -37,9 +29,12 @@ struct LayerWeights {
   FloatVector q_norm, k_norm;  // [head_dim], or the whole projection
   FloatVector post_norm;       // [hidden_size], before the feed-forward part
   bool is_sparse = false;
-  tensor::WeightView router;       // f32 [num_experts][hidden_size]; sparse layers only
-  DenseWeights dense;              // the layer's own network, or the shared expert if sparse
+  tensor::WeightView router;  // f32 [num_experts][hidden_size]; sparse layers only
+  // [width][hidden_size] twice and [hidden_size][width]: the layer's own network, or the shared
+  // expert if it is sparse. Without rows: there is none.
+  tensor::ExpertWeights dense;
   tensor::WeightView shared_gate;  // f32 [1][hidden_size]
+  bool has_dense() const { return dense.gate.rows != 0; }
 };
 
 struct Trunk {
