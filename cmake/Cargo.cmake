@@ -1,0 +1,61 @@
+# Finds a cargo that is new enough: SMOE_CARGO, then PATH, then where Debian's cargo-web puts it.
+# rust/text/Cargo.toml says which version its libraries need.
+set(SMOE_CARGO_VERSION_MIN 1.85)
+set(SMOE_CARGO "" CACHE FILEPATH "cargo to use; empty: look for one")
+set(SMOE_CARGO_FLAGS "" CACHE STRING "More arguments for cargo build, such as --offline")
+
+# Always the release profile, so all presets share one folder: its libraries take minutes to build.
+if(NOT DEFINED SMOE_CARGO_TARGET_DIR AND DEFINED ENV{SMOE_CARGO_TARGET_DIR})
+  set(SMOE_CARGO_TARGET_DIR $ENV{SMOE_CARGO_TARGET_DIR} CACHE PATH "Where cargo builds")
+endif()
+set(SMOE_CARGO_TARGET_DIR ${CMAKE_SOURCE_DIR}/build/cargo CACHE PATH "Where cargo builds")
+
+function(smoe_find_cargo result)
+  set(seen "")
+  find_program(cargo_on_path cargo NO_CACHE)
+  foreach(candidate IN ITEMS "${SMOE_CARGO}" "${cargo_on_path}" $ENV{HOME}/.cargo/bin/cargo
+                             /usr/bin/cargo)
+    if(NOT candidate OR NOT EXISTS "${candidate}")
+      continue()
+    endif()
+    execute_process(COMMAND "${candidate}" --version OUTPUT_VARIABLE text ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(text MATCHES "^cargo ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL SMOE_CARGO_VERSION_MIN)
+      set(${result} "${candidate}" PARENT_SCOPE)
+      return()
+    endif()
+    string(APPEND seen "\n  ${candidate}: ${text}")
+  endforeach()
+  message(FATAL_ERROR "cargo ${SMOE_CARGO_VERSION_MIN} or newer is needed for rust/text; found:"
+                      "${seen}\n  tools/setup.sh installs one (Debian: cargo-web, rustc-web); "
+                      "-DSMOE_CARGO=/path/to/cargo names another.")
+endfunction()
+
+# smoe_rust_library(TARGET FOLDER LIBRARY): the static library LIBRARY of the crate in FOLDER as an
+# imported target, and its unit tests as one ctest of the folder's name.
+function(smoe_rust_library target folder library)
+  smoe_find_cargo(cargo)
+  separate_arguments(flags UNIX_COMMAND "${SMOE_CARGO_FLAGS}")
+  set(archive ${SMOE_CARGO_TARGET_DIR}/release/lib${library}.a)
+  set(stamp ${CMAKE_CURRENT_BINARY_DIR}/${library}.stamp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/src/*.rs)
+  # cargo leaves a fresh archive's time alone, so ninja needs a stamp of its own.
+  add_custom_command(
+    OUTPUT ${stamp} BYPRODUCTS ${archive}
+    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${SMOE_CARGO_TARGET_DIR}
+            ${cargo} build --release --locked ${flags} --manifest-path ${folder}/Cargo.toml
+    COMMAND ${CMAKE_COMMAND} -E touch ${stamp}
+    DEPENDS ${sources} ${folder}/Cargo.toml ${folder}/Cargo.lock
+    USES_TERMINAL VERBATIM COMMENT "cargo build ${folder}")
+  add_custom_target(${target}_build DEPENDS ${stamp})
+  add_library(${target} STATIC IMPORTED GLOBAL)
+  set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${archive})
+  target_link_libraries(${target} INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
+  add_dependencies(${target} ${target}_build)
+  if(SMOE_TESTS)
+    add_test(NAME rust_text
+      COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${SMOE_CARGO_TARGET_DIR}
+              ${cargo} test --release --locked ${flags} --manifest-path ${folder}/Cargo.toml)
+    set_tests_properties(rust_text PROPERTIES TIMEOUT 1200)
+  endif()
+endfunction()

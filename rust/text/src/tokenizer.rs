@@ -1,0 +1,231 @@
+//! The reference library's tokenizer, with control over which added tokens a text may hold.
+
+use crate::control::{self, ControlTokens, Writer};
+use crate::fail::{Fail, Result};
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
+use tokenizers::tokenizer::{
+    AddedVocabulary, Model, NormalizedString, Normalizer, OffsetType, PostProcessor,
+    PreTokenizedString, PreTokenizer,
+};
+use tokenizers::{DecoderWrapper, NormalizerWrapper};
+
+/// Which added tokens are recognised in a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parse {
+    /// All, as the reference library does.
+    All,
+    /// All but special ones (the library's `encode_special_tokens`).
+    NotSpecial,
+    /// None that steers the model (control.rs).
+    NoControl,
+}
+
+/// What the bytes of each character of a byte-level vocabulary stand for.
+static BYTE_OF_CHAR: LazyLock<HashMap<char, u8>> = LazyLock::new(|| {
+    let mut map = HashMap::new();
+    let mut next = 0x100u32;
+    for byte in 0..=255u8 {
+        if matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff) {
+            map.insert(char::from(byte), byte);
+        } else {
+            map.extend(char::from_u32(next).map(|c| (c, byte)));
+            next += 1;
+        }
+    }
+    map
+});
+
+pub struct Tokenizer {
+    hf: tokenizers::Tokenizer,
+    byte_level: bool,
+    vocab_size: u32,
+    control: ControlTokens,
+    /// Copies of the added vocabulary that leave special, and control, tokens alone.
+    not_special: AddedVocabulary,
+    no_control: AddedVocabulary,
+    /// As the whole added vocabulary, with control tokens matched before normalisation: a mark is
+    /// removed by the normaliser, and must have done its work by then.
+    marked: AddedVocabulary,
+    /// The bytes of each token of a byte-level vocabulary; made at the first stream.
+    words: OnceLock<Vec<Vec<u8>>>,
+}
+
+fn library(e: impl std::fmt::Display) -> Fail {
+    Fail::corrupt(e.to_string())
+}
+
+impl Tokenizer {
+    pub fn load(json: &[u8]) -> Result<Tokenizer> {
+        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(library)?;
+        hf.with_padding(None);
+        hf.with_truncation(None).map_err(library)?;
+
+        let added = hf.get_added_vocabulary();
+        let is_control = |t: &str, special: bool| {
+            t.chars().nth(1).is_some() && (special || control::has_marker_shape(t))
+        };
+        let mut tokens: Vec<_> = added
+            .get_added_tokens_decoder()
+            .values()
+            .filter(|t| is_control(&t.content, t.special))
+            .cloned()
+            .collect();
+        tokens.sort_by(|a, b| a.content.cmp(&b.content));
+        let control: Vec<_> = tokens.iter().map(|t| (t.content.clone(), t.special)).collect();
+
+        let mut not_special = added.clone();
+        not_special.set_encode_special_tokens(true);
+        let mut no_control = not_special.clone();
+        let as_special = tokens.iter().cloned().map(|t| t.special(true));
+        no_control
+            .add_tokens(as_special, hf.get_model(), hf.get_normalizer())
+            .map_err(library)?;
+        let mut marked = added.clone();
+        let as_written = tokens.iter().cloned().map(|t| t.normalized(false));
+        marked.add_tokens(as_written, hf.get_model(), hf.get_normalizer()).map_err(library)?;
+
+        let ids = hf.get_vocab(true);
+        let vocab_size = ids.values().max().map_or(0, |id| id.saturating_add(1));
+        Ok(Tokenizer {
+            byte_level: matches!(hf.get_decoder(), Some(DecoderWrapper::ByteLevel(_))),
+            vocab_size,
+            control: ControlTokens::new(&control),
+            not_special,
+            no_control,
+            marked,
+            words: OnceLock::new(),
+            hf,
+        })
+    }
+
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    pub fn control(&self) -> &ControlTokens {
+        &self.control
+    }
+
+    pub fn is_byte_level(&self) -> bool {
+        self.byte_level
+    }
+
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.hf.id_to_token(id)
+    }
+
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.hf.token_to_id(text)
+    }
+
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.hf.get_added_vocabulary().get_added_tokens_decoder();
+        added.get(&id).is_some_and(|t| t.special)
+    }
+
+    /// The ids that the tokenizer's own post-processor puts in front of a text (usually one BOS).
+    pub fn prefix(&self) -> Result<Vec<u32>> {
+        let plain = self.encode("a", false, Parse::All)?;
+        let mut full = self.encode("a", true, Parse::All)?;
+        let at = full.windows(plain.len().max(1)).position(|w| w == plain).unwrap_or(0);
+        full.truncate(at);
+        Ok(full)
+    }
+
+    pub fn encode(&self, text: &str, add_special: bool, parse: Parse) -> Result<Vec<u32>> {
+        let added = match parse {
+            Parse::All => {
+                let encoding = self.hf.encode_fast(text, add_special).map_err(library)?;
+                return Ok(encoding.get_ids().to_vec());
+            }
+            Parse::NotSpecial => &self.not_special,
+            Parse::NoControl => &self.no_control,
+        };
+        self.run(added.extract_and_normalize(self.hf.get_normalizer(), text), add_special)
+    }
+
+    /// Encodes the whole text at once, but recognises no control token across one of `breaks`
+    /// (byte offsets, ascending). Equal to `encode` where no control token spans a break.
+    pub fn encode_broken(
+        &self,
+        text: &str,
+        breaks: &[usize],
+        add_special: bool,
+    ) -> Result<Vec<u32>> {
+        if breaks.is_empty() {
+            return self.encode(text, add_special, Parse::All);
+        }
+        let ascending = breaks.windows(2).all(|w| w[0] < w[1]);
+        if !ascending || breaks.iter().any(|&b| !text.is_char_boundary(b)) {
+            return Err(Fail::invalid("breaks: expected ascending offsets of characters"));
+        }
+        let mark = control::choose_mark(|c| text.contains(c))
+            .ok_or_else(|| Fail::invalid("the text holds every private character"))?;
+        let marked = control::insert(text, breaks, mark);
+        let normalizer = DropMark { mark, inner: self.hf.get_normalizer() };
+        self.run(self.marked.extract_and_normalize(Some(&normalizer), &marked), add_special)
+    }
+
+    /// The places at which `encode_broken` must break `text` so that it is ordinary text.
+    pub fn breaks(&self, text: &str) -> Vec<usize> {
+        self.control.breaks(text, Writer::Anyone, false)
+    }
+
+    /// What the library does after the added tokens are cut out.
+    fn run(&self, mut pieces: PreTokenizedString, add_special: bool) -> Result<Vec<u32>> {
+        if let Some(pre_tokenizer) = self.hf.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
+        }
+        self.hf.get_model().tokenize_in_pretokenized(&mut pieces, None).map_err(library)?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(library)?;
+        let encoding = match self.hf.get_post_processor() {
+            Some(processor) => processor.process(encoding, None, add_special).map_err(library)?,
+            None => encoding,
+        };
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    pub fn check_id(&self, id: u32) -> Result<()> {
+        if id < self.vocab_size {
+            return Ok(());
+        }
+        Err(Fail::invalid(format!(
+            "token id {id} is out of range: the vocabulary has {} ids",
+            self.vocab_size
+        )))
+    }
+
+    /// All ids at once, by the reference library. Ids that are out of range are left out.
+    pub fn decode_reference(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        self.hf.decode(ids, skip_special).map_err(library)
+    }
+
+    /// The bytes of token `id` of a byte-level vocabulary.
+    pub fn word(&self, id: u32) -> &[u8] {
+        let words = self.words.get_or_init(|| (0..self.vocab_size).map(|i| self.spell(i)).collect());
+        words.get(id as usize).map_or(&[], |w| w)
+    }
+
+    fn spell(&self, id: u32) -> Vec<u8> {
+        let added = self.hf.get_added_vocabulary();
+        let text = added.simple_id_to_token(id).or_else(|| self.hf.get_model().id_to_token(id));
+        let Some(text) = text else { return Vec::new() };
+        // As the library's decoder: a token with any other character stands for itself.
+        let bytes: Option<Vec<u8>> = text.chars().map(|c| BYTE_OF_CHAR.get(&c).copied()).collect();
+        bytes.unwrap_or_else(|| text.into_bytes())
+    }
+}
+
+/// The tokenizer's normaliser on the text without marks.
+struct DropMark<'a> {
+    mark: char,
+    inner: Option<&'a NormalizerWrapper>,
+}
+
+impl Normalizer for DropMark<'_> {
+    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
+        text.filter(|c| c != self.mark);
+        self.inner.map_or(Ok(()), |n| n.normalize(text))
+    }
+}
