@@ -274,9 +274,9 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options)));
   SMOE_TRY_ASSIGN(kernels::FeedForward feed_forward,
                   MakeFeedForward(*trunk, options, pool, kernels));
-  return std::unique_ptr<Model>(std::make_unique<ModelImpl>(files.config, *traits, std::move(rope),
-                                                            std::move(trunk), std::move(scratch),
-                                                            pool, kernels, backend, options));
+  return std::unique_ptr<Model>(std::make_unique<ModelImpl>(
+      files.config, *traits, std::move(rope), std::move(trunk), std::move(scratch),
+      std::move(feed_forward), pool, kernels, backend, options));
 }
 
 }  // namespace smoe::model
