@@ -9,7 +9,12 @@ namespace smoe::kernels {
 
 namespace {
 
-constexpr const KernelTable* kTables[] = {&kScalarKernels};
+constexpr const KernelTable* kTables[] = {
+#if defined(__x86_64__)
+    &kAvx2Kernels,
+#endif
+    &kScalarKernels,
+};
 
 std::string Names(bool only_those_that_run) {
   std::string names;

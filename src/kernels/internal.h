@@ -53,6 +53,8 @@ PlainWeights Plain(const tensor::WeightView& weights);
 // cases that a fast path leaves out.
 void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t count, float* out);
 
+bool CpuRunsAvx2();  // AVX2, FMA and F16C, and the system saves their registers
+
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);
 

@@ -1,0 +1,25 @@
+// Asked here, in a file without extra flags, so that the question itself runs on every CPU.
+#include "kernels/internal.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace smoe::kernels {
+
+bool CpuRunsAvx2() {
+#if defined(__x86_64__)
+  // clang 14 does not know "f16c" as a name; it is bit 29 of ECX. The builtins also ask whether the
+  // system saves the wide registers.
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1u << 29)) != 0;
+  return has_f16c && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace smoe::kernels

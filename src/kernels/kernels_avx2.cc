@@ -1,0 +1,761 @@
+// Compiled with -mavx2 -mfma -mf16c, and nothing else is: no inline function of a shared header may
+// be used here, or the linker may give our copy of it to the whole program. check_exports.cmake
+// looks at the symbols. The bits are those of scalar.cc; comments there are not repeated.
+#include "kernels/internal.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace smoe::kernels {
+
+namespace {
+
+using tensor::WeightFormat;
+
+// clang-format off
+alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+alignas(16) constexpr uint8_t kByPhase[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+// clang-format on
+
+__m128i Load128(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
+__m256i Load256(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
+size_t Min(size_t a, size_t b) { return a < b ? a : b; }
+
+float ScaleAt(const uint8_t* scales, uint64_t group) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, scales + group * 2, sizeof(bits));
+  return _cvtsh_ss(bits);
+}
+
+// ---- Sums in f32 ----
+
+// The tree over partial sums 0..7 and 8..15.
+float SumLanes(__m256 low, __m256 high) {
+  const __m256 eight = _mm256_add_ps(low, high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+float SumLanes(const float* lanes) {
+  return SumLanes(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+}
+
+constexpr size_t kTileRows = 4;  // eight accumulators hide the latency of the multiply-add
+
+// lanes [kTileRows][kSumLanes] += rows * x. Stretches start at multiples of kSumLanes.
+void AddProducts(const float* const* rows, const float* x, size_t count, float* lanes) {
+  __m256 low[kTileRows];
+  __m256 high[kTileRows];
+  for (size_t row = 0; row < kTileRows; ++row) {
+    low[row] = _mm256_loadu_ps(lanes + row * kSumLanes);
+    high[row] = _mm256_loadu_ps(lanes + row * kSumLanes + 8);
+  }
+  size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    const __m256 x_low = _mm256_loadu_ps(x + i);
+    const __m256 x_high = _mm256_loadu_ps(x + i + 8);
+    for (size_t row = 0; row < kTileRows; ++row) {
+      low[row] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[row] + i), x_low, low[row]);
+      high[row] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[row] + i + 8), x_high, high[row]);
+    }
+  }
+  for (size_t row = 0; row < kTileRows; ++row) {
+    float* row_lanes = lanes + row * kSumLanes;
+    _mm256_storeu_ps(row_lanes, low[row]);
+    _mm256_storeu_ps(row_lanes + 8, high[row]);
+    for (size_t lane = 0; i + lane < count; ++lane) {
+      row_lanes[lane] = __builtin_fmaf(rows[row][i + lane], x[i + lane], row_lanes[lane]);
+    }
+  }
+}
+
+// ---- Weights to f32 ----
+
+// Eight codes at a time; the stretch starts at a byte, and groups are multiples of eight.
+void DecodeQ4(const PlainWeights& weights, uint64_t first, size_t count, float* out) {
+  const __m256 levels_low = _mm256_loadu_ps(kQ4Levels);
+  const __m256 levels_high = _mm256_loadu_ps(kQ4Levels + 8);
+  const __m256i to_bottom = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const __m256i to_top = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+  for (size_t i = 0; i < count;) {
+    const uint64_t group = (first + i) / weights.group_size;
+    const size_t end = Min(count, (group + 1) * weights.group_size - first);
+    const __m256 scale = _mm256_set1_ps(ScaleAt(weights.scales, group));
+    for (; i < end; i += 8) {
+      int word;
+      __builtin_memcpy(&word, weights.data + (first + i) / 2, sizeof(word));
+      const __m256i codes = _mm256_set1_epi32(word);
+      // The permutation looks at three bits; the fourth, moved to the sign, chooses the half.
+      const __m256i index = _mm256_srlv_epi32(codes, to_bottom);
+      const __m256 half = _mm256_castsi256_ps(_mm256_sllv_epi32(codes, to_top));
+      const __m256 level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(levels_low, index),
+                                            _mm256_permutevar8x32_ps(levels_high, index), half);
+      _mm256_storeu_ps(out + i, _mm256_mul_ps(level, scale));
+    }
+  }
+}
+
+void DecodeQ2(const PlainWeights& weights, uint64_t first, size_t count, float* out) {
+  // Four levels twice: the permutation looks at three bits, the third is the next code's.
+  const __m128 four = _mm_loadu_ps(kQ2Levels);
+  const __m256 levels = _mm256_set_m128(four, four);
+  const __m256i to_bottom = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+  for (size_t i = 0; i < count;) {
+    const uint64_t group = (first + i) / weights.group_size;
+    const size_t end = Min(count, (group + 1) * weights.group_size - first);
+    const __m256 scale = _mm256_set1_ps(ScaleAt(weights.scales, group));
+    for (; i < end; i += 8) {
+      uint16_t word;
+      __builtin_memcpy(&word, weights.data + (first + i) / 4, sizeof(word));
+      const __m256i index = _mm256_srlv_epi32(_mm256_set1_epi32(word), to_bottom);
+      _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_permutevar8x32_ps(levels, index), scale));
+    }
+  }
+}
+
+void DecodeWeights(const PlainWeights& weights, uint64_t first, size_t count, float* out) {
+  size_t fast = count & ~size_t{7};
+  switch (weights.format) {
+    case WeightFormat::kF32:
+      __builtin_memcpy(out, weights.data + first * 4, count * 4);
+      return;
+    case WeightFormat::kF16:
+      for (size_t i = 0; i < fast; i += 8) {
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(Load128(weights.data + (first + i) * 2)));
+      }
+      break;
+    case WeightFormat::kBF16:
+      for (size_t i = 0; i < fast; i += 8) {
+        const __m256i wide = _mm256_cvtepu16_epi32(Load128(weights.data + (first + i) * 2));
+        _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+      }
+      break;
+    case WeightFormat::kSmoeQ4:
+    case WeightFormat::kSmoeQ2:
+      if (first % 8 != 0 || weights.group_size % 8 != 0) fast = 0;
+      if (weights.format == WeightFormat::kSmoeQ4) DecodeQ4(weights, first, fast, out);
+      if (weights.format == WeightFormat::kSmoeQ2) DecodeQ2(weights, first, fast, out);
+      break;
+  }
+  if (fast < count) DecodeWeightsScalar(weights, first + fast, count - fast, out + fast);
+}
+
+void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
+  constexpr size_t kStretch = 512;    // weights decoded at once: 8 KiB for four rows
+  constexpr size_t kTokenBatch = 16;  // tokens that use them before they are overwritten
+  const PlainWeights weights = Plain(view);
+  float decoded[kTileRows][kStretch];
+  const float* const rows[kTileRows] = {decoded[0], decoded[1], decoded[2], decoded[3]};
+  float lanes[kTokenBatch][kTileRows * kSumLanes];
+  for (size_t row = y.row_begin; row < y.row_end; row += kTileRows) {
+    const size_t row_count = Min(kTileRows, y.row_end - row);
+    for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
+      const size_t batch = Min(kTokenBatch, x.token_count - token);
+      __builtin_memset(lanes, 0, sizeof(lanes[0]) * batch);
+      for (size_t col = 0; col < weights.cols; col += kStretch) {
+        const size_t count = Min(kStretch, weights.cols - col);
+        for (size_t i = 0; i < kTileRows; ++i) {
+          // A short tile repeats its last row, to be read inside the matrix.
+          const size_t source = row + Min(i, row_count - 1);
+          DecodeWeights(weights, source * weights.cols + col, count, decoded[i]);
+        }
+        for (size_t i = 0; i < batch; ++i) {
+          AddProducts(rows, x.data + (token + i) * x.stride + col, count, lanes[i]);
+        }
+      }
+      for (size_t i = 0; i < batch; ++i) {
+        float* out = y.out + (token + i) * y.out_stride + row;
+        for (size_t r = 0; r < row_count; ++r) out[r] = SumLanes(lanes[i] + r * kSumLanes);
+      }
+    }
+  }
+}
+
+// ---- Weights in integers ----
+//
+// Eight rows together. A register of 16-bit sums holds one row's products; two rounds of horizontal
+// adds leave, in each 128-bit half, [row 0: A B][row 1: A B][row 2: A B][row 3: A B], where A and B
+// are the first and second half of the columns that this 128-bit half of the codes covers. With
+// Z2 = 15 or 3, 2 A - Z2 * (sum of the activations in A) is at most 15 * 127 * 16 = 30480 in
+// magnitude for Q4 (16 columns), 3 * 127 * 32 for Q2 (32 columns): it fits, and may wrap before.
+
+constexpr size_t kIntRows = 8;
+constexpr size_t kScaleEntries = 128;  // vectors of eight row scales decoded at once: 4 KiB
+
+struct Activations {
+  __m256i phase[4];   // codes as the weights' bytes want them; Q4 uses the first two
+  __m256i zero_part;  // Z2 * sums, in the layout above
+};
+
+__m256i SumPhases(const __m256i* phase, const __m256i* codes, int phase_count) {
+  __m256i sum = _mm256_maddubs_epi16(codes[0], phase[0]);
+  for (int i = 1; i < phase_count; ++i) {
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[i], phase[i]));
+  }
+  return sum;
+}
+
+void SetZeroPart(Activations* x, int phase_count, int16_t zero2) {
+  const __m256i one = _mm256_set1_epi8(1);
+  const __m256i ones[4] = {one, one, one, one};
+  __m256i sum = SumPhases(x->phase, ones, phase_count);
+  sum = _mm256_hadd_epi16(sum, sum);
+  sum = _mm256_hadd_epi16(sum, sum);
+  x->zero_part = _mm256_mullo_epi16(sum, _mm256_set1_epi16(zero2));
+}
+
+// 64 columns: phase 0 are the even ones, phase 1 the odd ones.
+struct Q4 {
+  static constexpr size_t kBlocks = 1;  // blocks of 64 columns in 32 bytes of a row
+  static constexpr size_t kCodesPerByte = 2;
+  static constexpr float kUnit = kQ4Unit;
+
+  static Activations Arrange(const int8_t* codes) {
+    const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kEvenThenOdd));
+    __m256i first = _mm256_shuffle_epi8(Load256(codes), shuffle);
+    __m256i second = _mm256_shuffle_epi8(Load256(codes + 32), shuffle);
+    first = _mm256_permute4x64_epi64(first, 0xd8);
+    second = _mm256_permute4x64_epi64(second, 0xd8);
+    Activations x;
+    x.phase[0] = _mm256_permute2x128_si256(first, second, 0x20);
+    x.phase[1] = _mm256_permute2x128_si256(first, second, 0x31);
+    SetZeroPart(&x, 2, tensor::kSmoeQ4Zero2);
+    return x;
+  }
+
+  static __m256i RowSums(__m256i bytes, const Activations& x) {
+    const __m256i mask = _mm256_set1_epi8(0x0f);
+    const __m256i codes[2] = {_mm256_and_si256(bytes, mask),
+                              _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask)};
+    return SumPhases(x.phase, codes, 2);
+  }
+};
+
+// 128 columns, two blocks of activations, one in each 128-bit half. Phase k: columns 4 j + k.
+struct Q2 {
+  static constexpr size_t kBlocks = 2;
+  static constexpr size_t kCodesPerByte = 4;
+  static constexpr float kUnit = kQ2Unit;
+
+  static Activations Arrange(const int8_t* codes) {
+    const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kByPhase));
+    __m256i quarter[4];  // four columns of each phase
+    for (int i = 0; i < 4; ++i) {
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(Load128(codes + 16 * i)),
+                                                   Load128(codes + 64 + 16 * i), 1);
+      quarter[i] = _mm256_shuffle_epi8(both, shuffle);
+    }
+    const __m256i low01 = _mm256_unpacklo_epi32(quarter[0], quarter[1]);
+    const __m256i high01 = _mm256_unpackhi_epi32(quarter[0], quarter[1]);
+    const __m256i low23 = _mm256_unpacklo_epi32(quarter[2], quarter[3]);
+    const __m256i high23 = _mm256_unpackhi_epi32(quarter[2], quarter[3]);
+    Activations x;
+    x.phase[0] = _mm256_unpacklo_epi64(low01, low23);
+    x.phase[1] = _mm256_unpackhi_epi64(low01, low23);
+    x.phase[2] = _mm256_unpacklo_epi64(high01, high23);
+    x.phase[3] = _mm256_unpackhi_epi64(high01, high23);
+    SetZeroPart(&x, 4, tensor::kSmoeQ2Zero2);
+    return x;
+  }
+
+  static __m256i RowSums(__m256i bytes, const Activations& x) {
+    const __m256i mask = _mm256_set1_epi8(0x03);
+    const __m256i codes[4] = {_mm256_and_si256(bytes, mask),
+                              _mm256_and_si256(_mm256_srli_epi16(bytes, 2), mask),
+                              _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask),
+                              _mm256_and_si256(_mm256_srli_epi16(bytes, 6), mask)};
+    return SumPhases(x.phase, codes, 4);
+  }
+};
+
+struct Dots {
+  __m256i rows03;  // 16-bit sums in the layout above, zero part taken off
+  __m256i rows47;
+};
+
+template <class Format>
+Dots DotRows(const uint8_t* const* rows, size_t offset, const Activations& x) {
+  __m256i pair[4];
+  for (int i = 0; i < 4; ++i) {
+    pair[i] = _mm256_hadd_epi16(Format::RowSums(Load256(rows[2 * i] + offset), x),
+                                Format::RowSums(Load256(rows[2 * i + 1] + offset), x));
+  }
+  const __m256i rows03 = _mm256_hadd_epi16(pair[0], pair[1]);
+  const __m256i rows47 = _mm256_hadd_epi16(pair[2], pair[3]);
+  return {_mm256_sub_epi16(_mm256_add_epi16(rows03, rows03), x.zero_part),
+          _mm256_sub_epi16(_mm256_add_epi16(rows47, rows47), x.zero_part)};
+}
+
+// One 128-bit half of both: a row in each lane.
+__m256i FirstHalves(__m256i rows03, __m256i rows47) {
+  return _mm256_permute2x128_si256(rows03, rows47, 0x20);
+}
+__m256i SecondHalves(__m256i rows03, __m256i rows47) {
+  return _mm256_permute2x128_si256(rows03, rows47, 0x31);
+}
+__m256i OnlyA(__m256i sums) { return _mm256_srai_epi32(_mm256_slli_epi32(sums, 16), 16); }
+__m256i OnlyB(__m256i sums) { return _mm256_srai_epi32(sums, 16); }
+__m256i BothAB(__m256i sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+
+__m256 AddPiece(__m256i dot, const float* w_scales, __m256 x_scale, __m256 sum) {
+  const __m256 scale = _mm256_mul_ps(_mm256_load_ps(w_scales), x_scale);
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sum);
+}
+
+// The pieces of the 32 bytes in the order of their columns. A piece is one, a half or a quarter of
+// them, whatever shares a group and a block. `is_half`: only the first half is there.
+template <class Format, int kPieces>
+__m256 AddPieces(const Dots& dots, const float* w_scales, const float* x_scales, bool is_half,
+                 __m256 sum) {
+  const __m256 x_first = _mm256_broadcast_ss(x_scales);
+  if constexpr (kPieces == 1) {
+    const __m256i rows03 = BothAB(dots.rows03);
+    const __m256i rows47 = BothAB(dots.rows47);
+    const __m256i dot = _mm256_add_epi32(FirstHalves(rows03, rows47), SecondHalves(rows03, rows47));
+    return AddPiece(dot, w_scales, x_first, sum);
+  }
+  const __m256 x_second = is_half ? x_first : _mm256_broadcast_ss(x_scales + (Format::kBlocks - 1));
+  if constexpr (kPieces == 2) {
+    const __m256i rows03 = BothAB(dots.rows03);
+    const __m256i rows47 = BothAB(dots.rows47);
+    sum = AddPiece(FirstHalves(rows03, rows47), w_scales, x_first, sum);
+    if (is_half) return sum;
+    return AddPiece(SecondHalves(rows03, rows47), w_scales + kIntRows, x_second, sum);
+  }
+  const __m256i a03 = OnlyA(dots.rows03);
+  const __m256i b03 = OnlyB(dots.rows03);
+  const __m256i a47 = OnlyA(dots.rows47);
+  const __m256i b47 = OnlyB(dots.rows47);
+  sum = AddPiece(FirstHalves(a03, a47), w_scales, x_first, sum);
+  sum = AddPiece(FirstHalves(b03, b47), w_scales + kIntRows, x_first, sum);
+  if (is_half) return sum;
+  sum = AddPiece(SecondHalves(a03, a47), w_scales + 2 * kIntRows, x_second, sum);
+  return AddPiece(SecondHalves(b03, b47), w_scales + 3 * kIntRows, x_second, sum);
+}
+
+// Adds the columns [col, col_end) of eight rows for one token. Requires multiples of 64, and col a
+// multiple of what 32 bytes hold.
+template <class Format, int kPieces>
+__m256 AddColumns(const uint8_t* const* rows, const int8_t* codes, const float* x_scales,
+                  const float* w_scales, size_t col, size_t col_end, __m256 sum) {
+  constexpr size_t kCols = Format::kBlocks * kActivationBlock;
+  for (; col + kCols <= col_end; col += kCols) {
+    const Activations x = Format::Arrange(codes + col);
+    const Dots dots = DotRows<Format>(rows, col / Format::kCodesPerByte, x);
+    sum = AddPieces<Format, kPieces>(dots, w_scales, x_scales + col / kActivationBlock, false, sum);
+    w_scales += kPieces * kIntRows;
+  }
+  if (col == col_end) return sum;
+  // Half of 32 bytes is left: the last of the matrix, perhaps, so it is copied before it is loaded.
+  uint8_t bytes[kIntRows][32] = {};
+  const uint8_t* half_rows[kIntRows];
+  for (size_t row = 0; row < kIntRows; ++row) {
+    __builtin_memcpy(bytes[row], rows[row] + col / Format::kCodesPerByte, 16);
+    half_rows[row] = bytes[row];
+  }
+  int8_t half_codes[kCols] = {};
+  __builtin_memcpy(half_codes, codes + col, kActivationBlock);
+  const Dots dots = DotRows<Format>(half_rows, 0, Format::Arrange(half_codes));
+  return AddPieces<Format, kPieces>(dots, w_scales, x_scales + col / kActivationBlock, true, sum);
+}
+
+// The scales of eight groups of eight rows, a row per lane; rows[i] points at row i's first.
+void TransposeScales(const uint8_t* const* rows, size_t group, __m256 unit, __m256* out) {
+  __m128i r[8];
+  __m128i t[8];
+  for (size_t i = 0; i < 8; ++i) r[i] = Load128(rows[i] + group * 2);
+  for (size_t i = 0; i < 4; ++i) {
+    t[i] = _mm_unpacklo_epi16(r[i], r[i + 4]);
+    t[i + 4] = _mm_unpackhi_epi16(r[i], r[i + 4]);
+  }
+  for (size_t i = 0; i < 8; i += 4) {
+    r[i] = _mm_unpacklo_epi16(t[i], t[i + 2]);
+    r[i + 1] = _mm_unpackhi_epi16(t[i], t[i + 2]);
+    r[i + 2] = _mm_unpacklo_epi16(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm_unpackhi_epi16(t[i + 1], t[i + 3]);
+  }
+  // r[0], r[1]: groups 0..3 of rows 0, 2, 4, 6; r[2], r[3]: of rows 1, 3, 5, 7; r[4..7]:
+  // groups 4..7.
+  for (size_t i = 0; i < 8; i += 4) {
+    t[i] = _mm_unpacklo_epi16(r[i], r[i + 2]);
+    t[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 2]);
+    t[i + 2] = _mm_unpacklo_epi16(r[i + 1], r[i + 3]);
+    t[i + 3] = _mm_unpackhi_epi16(r[i + 1], r[i + 3]);
+  }
+  for (size_t i = 0; i < 8; ++i) out[i] = _mm256_mul_ps(_mm256_cvtph_ps(t[i]), unit);
+}
+
+struct IntTile {
+  uint64_t row[kIntRows];          // a short tile repeats its last row
+  const uint8_t* codes[kIntRows];  // each row's first byte
+};
+
+// w_scales of the pieces [first, first + count) of each row: out[piece - first][row].
+void DecodeScales(const PlainWeights& weights, const IntTile& tile, size_t piece_cols, size_t first,
+                  size_t count, float unit, float* out) {
+  const size_t repeat = weights.group_size / piece_cols;  // pieces that share a group
+  const size_t last_group = (first + count - 1) / repeat;
+  size_t group = first / repeat;
+  if (weights.cols % weights.group_size == 0 && last_group - group + 1 >= 8) {
+    const uint8_t* rows[kIntRows];
+    for (size_t i = 0; i < kIntRows; ++i) {
+      rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
+    }
+    while (group <= last_group) {
+      group = Min(group, last_group - 7);  // the last eight may overlap those before
+      __m256 scales[8];
+      TransposeScales(rows, group, _mm256_set1_ps(unit), scales);
+      for (size_t i = 0; i < 8; ++i, ++group) {
+        size_t piece = group * repeat;
+        const size_t end = Min(piece + repeat, first + count);
+        if (piece < first) piece = first;
+        for (; piece < end; ++piece) _mm256_store_ps(out + (piece - first) * kIntRows, scales[i]);
+      }
+    }
+    return;
+  }
+  for (size_t i = 0; i < kIntRows; ++i) {
+    for (size_t piece = first; piece < first + count; ++piece) {
+      const uint64_t flat = tile.row[i] * weights.cols + piece * piece_cols;
+      const float scale = ScaleAt(weights.scales, flat / weights.group_size);
+      out[(piece - first) * kIntRows + i] = scale * unit;
+    }
+  }
+}
+
+template <class Format, int kPieces>
+void MatMulTiles(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
+  constexpr size_t kPieceCols = Format::kBlocks * kActivationBlock / kPieces;
+  alignas(32) float w_scales[kScaleEntries * kIntRows];
+  for (size_t row = y.row_begin; row < y.row_end; row += kIntRows) {
+    const size_t row_count = Min(kIntRows, y.row_end - row);
+    const __m256i is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(row_count)),
+                                                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    IntTile tile;
+    for (size_t i = 0; i < kIntRows; ++i) {
+      tile.row[i] = row + Min(i, row_count - 1);
+      tile.codes[i] = weights.data + tile.row[i] * weights.cols / Format::kCodesPerByte;
+    }
+    const size_t pieces = weights.cols / kPieceCols;
+    for (size_t first = 0; first < pieces; first += kScaleEntries) {
+      const size_t count = Min(kScaleEntries, pieces - first);
+      DecodeScales(weights, tile, kPieceCols, first, count, Format::kUnit, w_scales);
+      for (size_t token = 0; token < x.token_count; ++token) {
+        // Between two stretches of columns the sums wait in the output.
+        float* out = y.out + token * y.out_stride + row;
+        __m256 sum = first == 0 ? _mm256_setzero_ps() : _mm256_maskload_ps(out, is_there);
+        sum = AddColumns<Format, kPieces>(tile.codes, x.codes + token * x.col_stride,
+                                          x.scales + token * (x.col_stride / kActivationBlock),
+                                          w_scales, first * kPieceCols,
+                                          (first + count) * kPieceCols, sum);
+        _mm256_maskstore_ps(out, is_there, sum);
+      }
+    }
+  }
+}
+
+// Rows of whole blocks, and groups of 16 (Q4), 32, or any multiple of 64; the rest is rare and left
+// to the scalar code.
+void MatMulInt8(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y) {
+  const PlainWeights weights = Plain(view);
+  const bool is_q4 = weights.format == WeightFormat::kSmoeQ4;
+  const bool is_wide = weights.group_size % kActivationBlock == 0;
+  if (weights.cols == 0 || weights.cols % kActivationBlock != 0)
+    return MatMulInt8Scalar(view, x, y);
+  if (is_q4 && is_wide) return MatMulTiles<Q4, 1>(weights, x, y);
+  if (is_q4 && weights.group_size == 32) return MatMulTiles<Q4, 2>(weights, x, y);
+  if (is_q4 && weights.group_size == 16) return MatMulTiles<Q4, 4>(weights, x, y);
+  if (!is_q4 && is_wide) return MatMulTiles<Q2, 2>(weights, x, y);
+  if (!is_q4 && weights.group_size == 32) return MatMulTiles<Q2, 4>(weights, x, y);
+  MatMulInt8Scalar(view, x, y);
+}
+
+// ---- Activations ----
+
+// Stores eight codes for each of the eight registers' floats.
+void StoreCodes(const __m256* values, int8_t* codes) {
+  __m256i words[4];
+  for (int i = 0; i < 4; ++i) {
+    words[i] = _mm256_packs_epi32(_mm256_cvtps_epi32(values[2 * i]),
+                                  _mm256_cvtps_epi32(values[2 * i + 1]));
+  }
+  // Packing goes by 128-bit halves: each result holds the dwords 0 2 4 6 of the first half's
+  // registers and 1 3 5 7, in this order.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i bytes = _mm256_packs_epi16(words[2 * i], words[2 * i + 1]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + 32 * i),
+                        _mm256_permutevar8x32_epi32(bytes, order));
+  }
+}
+
+bool QuantiseBlock(const float* x, int8_t* codes, float* scale) {
+  __m256 values[8];
+  __m256i magnitude_max = _mm256_setzero_si256();
+  for (size_t i = 0; i < 8; ++i) {
+    values[i] = _mm256_loadu_ps(x + 8 * i);
+    const __m256i magnitude =
+        _mm256_and_si256(_mm256_castps_si256(values[i]), _mm256_set1_epi32(0x7fffffff));
+    magnitude_max = _mm256_max_epi32(magnitude_max, magnitude);
+  }
+  __m128i max = _mm_max_epi32(_mm256_castsi256_si128(magnitude_max),
+                              _mm256_extracti128_si256(magnitude_max, 1));
+  max = _mm_max_epi32(max, _mm_shuffle_epi32(max, 0x4e));
+  max = _mm_max_epi32(max, _mm_shuffle_epi32(max, 0xb1));
+  if (_mm_cvtsi128_si32(max) >= 0x7f800000) return false;
+  const float absmax = _mm_cvtss_f32(_mm_castsi128_ps(max));
+  const bool is_zero = absmax < kQuantiseMin;
+  *scale = is_zero ? 0 : absmax / 127;
+  const __m256 inverse = _mm256_set1_ps(is_zero ? 0 : 127 / absmax);
+  for (__m256& value : values) value = _mm256_mul_ps(value, inverse);
+  StoreCodes(values, codes);
+  return true;
+}
+
+bool QuantiseRow(const float* x, size_t cols, int8_t* codes, float* scales) {
+  size_t col = 0;
+  for (; col + kActivationBlock <= cols; col += kActivationBlock) {
+    if (!QuantiseBlock(x + col, codes + col, scales + col / kActivationBlock)) return false;
+  }
+  if (col == cols) return true;
+  float padded[kActivationBlock] = {};
+  __builtin_memcpy(padded, x + col, (cols - col) * sizeof(float));
+  return QuantiseBlock(padded, codes + col, scales + col / kActivationBlock);
+}
+
+// ---- Rows of floats ----
+
+__m256 Exp(__m256 x) {
+  // Of a NaN and a number these two return the second operand: the NaN.
+  x = _mm256_min_ps(_mm256_set1_ps(kExpMax), x);
+  x = _mm256_max_ps(_mm256_set1_ps(kExpMin), x);
+  const __m256 round = _mm256_set1_ps(kExpRound);
+  const __m256 n = _mm256_sub_ps(_mm256_fmadd_ps(x, _mm256_set1_ps(kExpLog2E), round), round);
+  __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kExpLn2High), x);
+  r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kExpLn2Low), r);
+  __m256 power = _mm256_set1_ps(kExpTerms[0]);
+  for (int term = 1; term < 8; ++term) {
+    power = _mm256_fmadd_ps(power, r, _mm256_set1_ps(kExpTerms[term]));
+  }
+  const __m256i exponent = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(exponent, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i second =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(exponent, half), bias), 23);
+  power = _mm256_mul_ps(power, _mm256_castsi256_ps(first));
+  return _mm256_mul_ps(power, _mm256_castsi256_ps(second));
+}
+float Exp(float x) { return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x))); }
+
+__m256 Negative(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
+
+// 1 + exp(-x)
+__m256 SigmoidDivisor(__m256 x) { return _mm256_add_ps(_mm256_set1_ps(1), Exp(Negative(x))); }
+
+// All lanes for a whole register, the first `count` for what is left of a row.
+__m256i FirstLanes(size_t count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(Min(count, 8))),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+void RmsNorm(const float* x, const float* weight, float eps, size_t count, float* out) {
+  __m256 low = _mm256_setzero_ps();
+  __m256 high = _mm256_setzero_ps();
+  size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    const __m256 x_low = _mm256_loadu_ps(x + i);
+    const __m256 x_high = _mm256_loadu_ps(x + i + 8);
+    low = _mm256_fmadd_ps(x_low, x_low, low);
+    high = _mm256_fmadd_ps(x_high, x_high, high);
+  }
+  float lanes[kSumLanes];
+  _mm256_storeu_ps(lanes, low);
+  _mm256_storeu_ps(lanes + 8, high);
+  for (size_t lane = 0; i + lane < count; ++lane) {
+    lanes[lane] = __builtin_fmaf(x[i + lane], x[i + lane], lanes[lane]);
+  }
+  const float mean = SumLanes(lanes) / static_cast<float>(count);
+  const __m128 root = _mm_sqrt_ss(_mm_set_ss(mean + eps));
+  const __m256 factor = _mm256_set1_ps(1 / _mm_cvtss_f32(root));
+  for (i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    const __m256 scaled = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), factor);
+    _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(scaled, _mm256_maskload_ps(weight + i, mask)));
+  }
+}
+
+void SiluMul(float* gate, const float* up, size_t count) {
+  for (size_t i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    const __m256 value = _mm256_maskload_ps(gate + i, mask);
+    const __m256 silu = _mm256_div_ps(value, SigmoidDivisor(value));
+    _mm256_maskstore_ps(gate + i, mask, _mm256_mul_ps(silu, _mm256_maskload_ps(up + i, mask)));
+  }
+}
+
+void Sigmoid(const float* x, size_t count, float* out) {
+  for (size_t i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    const __m256 value = _mm256_maskload_ps(x + i, mask);
+    _mm256_maskstore_ps(out + i, mask, _mm256_div_ps(_mm256_set1_ps(1), SigmoidDivisor(value)));
+  }
+}
+
+void AddScaled(const float* x, float weight, size_t count, float* out) {
+  const __m256 factor = _mm256_set1_ps(weight);
+  for (size_t i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    const __m256 sum =
+        _mm256_fmadd_ps(factor, _mm256_maskload_ps(x + i, mask), _mm256_maskload_ps(out + i, mask));
+    _mm256_maskstore_ps(out + i, mask, sum);
+  }
+}
+
+constexpr float kInfinity = __builtin_inff();
+
+// The lanes of `x` that are there, -infinity in the others: weight 0, never the maximum.
+__m256 LoadOrNothing(const float* x, __m256i mask) {
+  return _mm256_blendv_ps(_mm256_set1_ps(-kInfinity), _mm256_maskload_ps(x, mask),
+                          _mm256_castsi256_ps(mask));
+}
+
+float MaxOf(const float* x, size_t count, float max) {
+  __m256 lanes = _mm256_set1_ps(max);
+  for (size_t i = 0; i < count; i += 8) {
+    // Of a NaN and a number the second operand is returned: the number.
+    lanes = _mm256_max_ps(LoadOrNothing(x + i, FirstLanes(count - i)), lanes);
+  }
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+
+void Softmax(float* x, size_t count) {
+  const __m256 max = _mm256_set1_ps(MaxOf(x, count, -kInfinity));
+  __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (size_t i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    const __m256 power = Exp(_mm256_sub_ps(LoadOrNothing(x + i, mask), max));
+    _mm256_maskstore_ps(x + i, mask, power);
+    sums[i / 8 % 2] = _mm256_add_ps(sums[i / 8 % 2], power);
+  }
+  const __m256 sum = _mm256_set1_ps(SumLanes(sums[0], sums[1]));
+  for (size_t i = 0; i < count; i += 8) {
+    const __m256i mask = FirstLanes(count - i);
+    _mm256_maskstore_ps(x + i, mask, _mm256_div_ps(_mm256_maskload_ps(x + i, mask), sum));
+  }
+}
+
+// ---- Attention ----
+
+struct KeyBlock {
+  size_t first;  // position of the block's first seen key
+  size_t count;
+  const float* keys[kAttentionBlock];
+  const float* values[kAttentionBlock];
+};
+
+void FindKeys(const AttentionJob& job, size_t begin, size_t end, KeyBlock* block) {
+  size_t page = begin / job.page_tokens;
+  size_t slot = begin % job.page_tokens;
+  block->first = begin;
+  block->count = end - begin;
+  for (size_t i = 0; i < block->count; ++i) {
+    block->keys[i] = job.key_pages[page] + slot * job.kv_stride;
+    block->values[i] = job.value_pages[page] + slot * job.kv_stride;
+    if (++slot < job.page_tokens) continue;
+    slot = 0;
+    ++page;
+  }
+}
+
+void ScoreKeys(const AttentionJob& job, const KeyBlock& block, float* scores) {
+  for (size_t key = 0; key < block.count; key += kTileRows) {
+    const size_t count = Min(kTileRows, block.count - key);
+    const float* rows[kTileRows];
+    for (size_t i = 0; i < kTileRows; ++i) rows[i] = block.keys[key + Min(i, count - 1)];
+    float lanes[kTileRows * kSumLanes] = {};
+    AddProducts(rows, job.query, job.head_dim, lanes);
+    for (size_t i = 0; i < count; ++i) {
+      scores[key + i] = SumLanes(lanes + i * kSumLanes) * job.scale;
+    }
+  }
+}
+
+// out = out * correction, then each value row times its weight, in kRegisters registers.
+template <size_t kRegisters>
+void AddValues(const KeyBlock& block, const float* weights, float correction, size_t offset,
+               const __m256i* masks, float* out) {
+  __m256 sums[kRegisters];
+  for (size_t i = 0; i < kRegisters; ++i) {
+    sums[i] = _mm256_mul_ps(_mm256_maskload_ps(out + offset + 8 * i, masks[i]),
+                            _mm256_set1_ps(correction));
+  }
+  for (size_t key = 0; key < block.count; ++key) {
+    const __m256 weight = _mm256_set1_ps(weights[key]);
+    const float* row = block.values[key] + offset;
+    for (size_t i = 0; i < kRegisters; ++i) {
+      sums[i] = _mm256_fmadd_ps(weight, _mm256_maskload_ps(row + 8 * i, masks[i]), sums[i]);
+    }
+  }
+  for (size_t i = 0; i < kRegisters; ++i) {
+    _mm256_maskstore_ps(out + offset + 8 * i, masks[i], sums[i]);
+  }
+}
+
+void Attend(const AttentionJob& job) {
+  for (size_t i = 0; i < job.head_dim; ++i) job.out[i] = 0;
+  float max = -kInfinity;
+  float sum = 0;
+  for (size_t begin = job.first_key; begin < job.key_count;) {
+    const size_t block_end = (begin / kAttentionBlock + 1) * kAttentionBlock;
+    const size_t end = Min(block_end, job.key_count);
+    const size_t skipped = begin % kAttentionBlock;
+    KeyBlock block;
+    FindKeys(job, begin, end, &block);
+    float weights[kAttentionBlock];
+    for (float& weight : weights) weight = -kInfinity;
+    ScoreKeys(job, block, weights + skipped);
+    const float new_max = MaxOf(weights, kAttentionBlock, max);
+    const float correction = Exp(max - new_max);
+    max = new_max;
+    __m256 powers[kAttentionBlock / 8];
+    for (size_t i = 0; i < kAttentionBlock / 8; ++i) {
+      powers[i] = Exp(_mm256_sub_ps(_mm256_loadu_ps(weights + 8 * i), _mm256_set1_ps(max)));
+      _mm256_storeu_ps(weights + 8 * i, powers[i]);
+    }
+    const float block_sum =
+        SumLanes(_mm256_add_ps(powers[0], powers[2]), _mm256_add_ps(powers[1], powers[3]));
+    sum = __builtin_fmaf(sum, correction, block_sum);
+    size_t offset = 0;
+    const __m256i all = FirstLanes(8);
+    const __m256i whole[8] = {all, all, all, all, all, all, all, all};
+    for (; offset + 64 <= job.head_dim; offset += 64) {
+      AddValues<8>(block, weights + skipped, correction, offset, whole, job.out);
+    }
+    for (; offset < job.head_dim; offset += 8) {
+      const __m256i mask = FirstLanes(job.head_dim - offset);
+      AddValues<1>(block, weights + skipped, correction, offset, &mask, job.out);
+    }
+    begin = end;
+  }
+  for (size_t i = 0; i < job.head_dim; ++i) job.out[i] /= sum;
+}
+
+}  // namespace
+
+const KernelTable kAvx2Kernels = {.name = "avx2",
+                                  .runs_here = CpuRunsAvx2,
+                                  .matmul_f32 = MatMulF32,
+                                  .matmul_int8 = MatMulInt8,
+                                  .quantise_row = QuantiseRow,
+                                  .rms_norm = RmsNorm,
+                                  .silu_mul = SiluMul,
+                                  .softmax = Softmax,
+                                  .sigmoid = Sigmoid,
+                                  .add_scaled = AddScaled,
+                                  .attend = Attend};
+
+}  // namespace smoe::kernels
+#endif
