@@ -32,6 +32,12 @@ class AlignedBuffer {
   static Result<AlignedBuffer> CreateTable(uint64_t rows, uint64_t row_items, uint64_t item_bytes,
                                            std::string_view purpose);
 
+  // Gives the memory up without freeing it, when someone may still write into it.
+  void Leak() {
+    data_ = nullptr;
+    size_ = 0;
+  }
+
   MutableBytes bytes() { return {data_, size_}; }
   Bytes bytes() const { return {data_, size_}; }
   std::byte* data() { return data_; }

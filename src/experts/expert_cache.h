@@ -11,7 +11,7 @@
 // them out (those in memory first, then in order of arrival) while the reads of the others are in
 // flight, as many as there are slots. So a pass may want more experts than there are slots.
 //
-// Threads: one owner. Cost: no allocation after Create.
+// Threads: one owner. Cost: no allocation after Create, but for the messages of failures.
 #pragma once
 
 #include <cstdint>
@@ -45,10 +45,19 @@ struct ReadyExpert {
   std::optional<Error> error;
 };
 
+// How many slots are in which state.
+struct SlotCounts {
+  uint32_t free = 0;
+  uint32_t loading = 0;
+  uint32_t ready = 0;     // wanted by the pass, not handed out yet (a failure waits here too)
+  uint32_t pinned = 0;    // handed out
+  uint32_t resident = 0;  // may be evicted
+};
+
 class ExpertCache {
  public:
   struct Options {
-    uint32_t slot_count = 0;  // at least 1
+    uint32_t slot_count = 0;  // at least 1; more than the store has experts is cut to that
   };
 
   // Borrows store and queue, which must outlive the cache; the queue is used by no one else.
@@ -58,16 +67,17 @@ class ExpertCache {
                                                      io::ReadQueue& queue, const Options& options);
   virtual ~ExpertCache() = default;
 
-  // Starts a pass over distinct experts that the store has. Requires the last pass to be finished
-  // (Next returned nullopt, or Abandon).
+  // Starts a pass over distinct experts that the store has. Copies `wanted`. Requires the last pass
+  // to be finished (Next returned nullopt, or Abandon) and all of its experts to be released.
   virtual void Begin(std::span<const store::ExpertId> wanted) = 0;
 
   // The next expert of the pass, or nullopt after the last. Blocks only if nothing is ready.
   // A failed read is retried once with buffered reads if the drive refused direct ones.
+  // Requires fewer than slot_count experts to be out while the pass wants more.
   // Errors: only if the queue itself is broken.
   virtual Result<std::optional<ReadyExpert>> Next() = 0;
 
-  // Gives the slot of a ReadyExpert back. At most slot_count experts may be out at once.
+  // Gives the slot of a ReadyExpert back, and starts the next read in it if the pass wants more.
   virtual void Release(const ReadyExpert& expert) = 0;
 
   // Ends a pass early: waits for reads in flight, keeps what arrived.
@@ -75,6 +85,10 @@ class ExpertCache {
 
   virtual uint32_t slot_count() const = 0;
   virtual CacheStats stats() const = 0;
+
+  // Counts the slots, and aborts if one is in two states at once or the table disagrees. For tests
+  // and gauges. Cost: O(slots + experts).
+  virtual SlotCounts Audit() const = 0;
 
  protected:
   ExpertCache() = default;

@@ -1,0 +1,440 @@
+#include "experts/expert_cache.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/memory_limits.h"
+#include "experts/slot_list.h"
+
+namespace smoe::experts {
+
+namespace {
+
+enum class SlotState : uint8_t { kFree, kLoading, kReady, kPinned, kResident };
+
+struct Slot {
+  SlotState state = SlotState::kFree;
+  SlotLinks links;
+  const void* list = nullptr;
+  store::ExpertId id;
+  uint32_t ordinal = 0;
+  uint32_t wanted_index = 0;
+
+  // While loading.
+  store::ExpertLocation location;
+  uint32_t pushed_count = 0;  // extents given to the queue
+  uint32_t landed_count = 0;  // of those, finished
+  bool is_direct = false;     // location is for direct reads
+  bool is_retried = false;
+  int read_error = 0;  // of the first extent that failed
+  uint32_t failed_extent = 0;
+  // Why the expert could not be had; set only in a ready slot.
+  std::optional<Error> error;
+
+  bool is_complete() const {
+    return landed_count == pushed_count &&
+           (pushed_count == location.extent_count || read_error != 0);
+  }
+};
+
+using Slots = std::vector<Slot>;
+
+// A read's tag is its slot and its extent.
+constexpr uint64_t kTagExtents = 4;
+static_assert(store::kExtentsMax <= kTagExtents);
+
+// The file behind a descriptor, for messages: a model may lie in many shards.
+std::string PathOf(int fd, const std::string& otherwise) {
+  char path[4096];
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = readlink(link.c_str(), path, sizeof(path));
+  return length > 0 ? std::string(path, static_cast<size_t>(length)) : otherwise;
+}
+
+Error ReadError(const Slot& slot, const std::string& store_path) {
+  const store::ExpertExtent& extent = slot.location.extents[slot.failed_extent];
+  const std::string subject = fmt::format("{}: layer {}, expert {}", PathOf(extent.fd, store_path),
+                                          slot.id.layer_index, slot.id.expert_index);
+  if (slot.read_error != ENODATA) {
+    return {ErrorCode::kIo,
+            fmt::format("{}: reading {} bytes at offset {}: {}", subject, extent.size,
+                        extent.offset, std::strerror(slot.read_error))};
+  }
+  struct stat status {};
+  const uint64_t size = fstat(extent.fd, &status) == 0 ? static_cast<uint64_t>(status.st_size) : 0;
+  const uint64_t got = size > extent.offset ? std::min(size - extent.offset, extent.size) : 0;
+  return {ErrorCode::kCorrupt,
+          fmt::format("{}: wanted {} bytes at offset {}, got {}: the file ends at {} (truncated?)",
+                      subject, extent.size, extent.offset, got, size)};
+}
+
+class SlabCache final : public ExpertCache {
+ public:
+  SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuffer slab,
+            uint32_t slot_count);
+  ~SlabCache() override;
+
+  void Begin(std::span<const store::ExpertId> wanted) override;
+  Result<std::optional<ReadyExpert>> Next() override;
+  void Release(const ReadyExpert& expert) override;
+  Status Abandon() override;
+  uint32_t slot_count() const override { return static_cast<uint32_t>(slots_.size()); }
+  CacheStats stats() const override { return stats_; }
+  SlotCounts Audit() const override;
+
+ private:
+  MutableBytes SlotBytes(uint32_t slot) {
+    return slab_.bytes().subspan(slot * slot_bytes_, slot_bytes_);
+  }
+  uint32_t TakeSlot();
+  void StartLoading(uint32_t slot, uint32_t wanted_index);
+  Status StartReads();
+  Status PushExtents();
+  Status ReapReads(size_t done_min);
+  void Land(const io::ReadDone& done);
+  void Finish(uint32_t slot);
+  bool RetryBuffered(uint32_t slot);
+  void SetReady(uint32_t slot);
+  ReadyExpert HandOut();
+
+  store::ExpertStore& store_;
+  io::ReadQueue& queue_;
+  const uint64_t slot_bytes_;
+  AlignedBuffer slab_;
+  Slots slots_;
+  std::vector<uint32_t> slot_of_;  // by ordinal; kNoSlot: absent
+  SlotList<Slots> free_;
+  SlotList<Slots> starting_;  // loading, with extents that the queue had no room for yet
+  SlotList<Slots> ready_;     // in the order in which they will be handed out
+  SlotList<Slots> resident_;  // least recently used first
+
+  // The pass. Both lists have room for every expert from the start.
+  std::vector<store::ExpertId> wanted_;
+  std::vector<uint32_t> missing_;  // indices into wanted_, in their order
+  size_t missing_begin_ = 0;       // those before it are loading or done
+  bool is_in_pass_ = false;
+  bool is_abandoning_ = false;
+
+  uint32_t pinned_count_ = 0;
+  uint32_t in_flight_count_ = 0;
+  std::vector<io::ReadDone> done_;
+  std::optional<Error> queue_error_;
+  CacheStats stats_;
+};
+
+SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuffer slab,
+                     uint32_t slot_count)
+    : store_(store),
+      queue_(queue),
+      slot_bytes_(store.slot_bytes()),
+      slab_(std::move(slab)),
+      slots_(slot_count),
+      slot_of_(store.expert_count(), kNoSlot),
+      free_(slots_),
+      starting_(slots_),
+      ready_(slots_),
+      resident_(slots_),
+      done_(std::max<uint32_t>(1, queue.free_count())) {
+  wanted_.reserve(store.expert_count());
+  missing_.reserve(store.expert_count());
+  for (uint32_t slot = 0; slot < slot_count; ++slot) free_.PushBack(slot);
+}
+
+SlabCache::~SlabCache() {
+  const Status status = Abandon();
+  // With a broken queue nobody knows whether the kernel still writes into the slab: it must stay.
+  if (!status) slab_.Leak();
+}
+
+void SlabCache::Begin(std::span<const store::ExpertId> wanted) {
+  if (queue_error_) return;  // Next says it
+  SMOE_CHECK(!is_in_pass_ && pinned_count_ == 0);
+  SMOE_CHECK(wanted.size() <= wanted_.capacity());
+  is_in_pass_ = true;
+  wanted_.assign(wanted.begin(), wanted.end());
+  missing_.clear();
+  missing_begin_ = 0;
+  for (uint32_t index = 0; index < wanted.size(); ++index) {
+    const std::optional<uint32_t> ordinal = FindOrdinal(store_, wanted[index]);
+    SMOE_CHECK(ordinal.has_value());
+    const uint32_t slot = slot_of_[*ordinal];
+    if (slot == kNoSlot) {
+      missing_.push_back(index);
+      continue;
+    }
+    // Out of the list of those that may be evicted, before the first eviction of this pass. An
+    // expert that is wanted twice fails here, or below in StartLoading.
+    resident_.Remove(slot);
+    slots_[slot].wanted_index = index;
+    SetReady(slot);
+  }
+  stats_.hit_count += wanted.size() - missing_.size();
+  stats_.miss_count += missing_.size();
+  if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+Result<std::optional<ReadyExpert>> SlabCache::Next() {
+  for (;;) {
+    if (queue_error_) return Unexpected(*queue_error_);
+    if (!is_in_pass_) return std::optional<ReadyExpert>();
+    SMOE_TRY(StartReads());
+    if (in_flight_count_ > 0) {
+      SMOE_TRY(ReapReads(ready_.empty() ? 1 : 0));
+      SMOE_TRY(StartReads());
+    }
+    if (!ready_.empty()) return HandOut();
+    if (in_flight_count_ > 0) continue;
+    // No read in flight, none could be started: all are done, or the caller holds every slot.
+    SMOE_CHECK(missing_begin_ == missing_.size() && starting_.empty());
+    is_in_pass_ = false;
+  }
+}
+
+void SlabCache::Release(const ReadyExpert& expert) {
+  SMOE_CHECK(!expert.error && expert.slot < slots_.size());
+  Slot& slot = slots_[expert.slot];
+  SMOE_CHECK(slot.state == SlotState::kPinned && slot.id == expert.id);
+  slot.state = SlotState::kResident;
+  resident_.PushBack(expert.slot);
+  --pinned_count_;
+  if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+Status SlabCache::Abandon() {
+  if (!is_in_pass_) return Ok();
+  if (queue_error_) return Unexpected(*queue_error_);
+  is_abandoning_ = true;
+  missing_begin_ = missing_.size();
+  while (!starting_.empty()) {
+    const uint32_t slot = starting_.PopFront();
+    slots_[slot].read_error = ECANCELED;
+    if (slots_[slot].is_complete()) Finish(slot);
+  }
+  while (in_flight_count_ > 0) SMOE_TRY(ReapReads(1));
+  while (!ready_.empty()) {
+    const uint32_t slot = ready_.PopFront();
+    const bool failed = std::exchange(slots_[slot].error, std::nullopt).has_value();
+    slots_[slot].state = failed ? SlotState::kFree : SlotState::kResident;
+    (failed ? free_ : resident_).PushBack(slot);
+  }
+  is_abandoning_ = false;
+  is_in_pass_ = false;
+  return Ok();
+}
+
+// A slot for a new expert, in no list; kNoSlot if every one is in use.
+uint32_t SlabCache::TakeSlot() {
+  if (!free_.empty()) return free_.PopFront();
+  if (resident_.empty()) return kNoSlot;
+  const uint32_t slot = resident_.PopFront();
+  slot_of_[slots_[slot].ordinal] = kNoSlot;
+  return slot;
+}
+
+void SlabCache::StartLoading(uint32_t slot, uint32_t wanted_index) {
+  const store::ExpertId id = wanted_[wanted_index];
+  const uint32_t ordinal = *FindOrdinal(store_, id);
+  SMOE_CHECK(slot_of_[ordinal] == kNoSlot);
+  slot_of_[ordinal] = slot;
+  Slot& loading = slots_[slot];
+  loading.state = SlotState::kLoading;
+  loading.id = id;
+  loading.ordinal = ordinal;
+  loading.wanted_index = wanted_index;
+  loading.location = store_.Locate(id);
+  loading.pushed_count = 0;
+  loading.landed_count = 0;
+  loading.is_direct = store_.direct_io();
+  loading.is_retried = false;
+  loading.read_error = 0;
+  starting_.PushBack(slot);
+}
+
+// As many reads as there are slots and room in the queue. A slot is taken only when its read can
+// be queued at once: evicted as late as possible.
+Status SlabCache::StartReads() {
+  for (;;) {
+    SMOE_TRY(PushExtents());
+    if (!starting_.empty() || missing_begin_ == missing_.size()) return Ok();
+    if (queue_.free_count() == 0) return Ok();
+    const uint32_t slot = TakeSlot();
+    if (slot == kNoSlot) return Ok();
+    StartLoading(slot, missing_[missing_begin_++]);
+  }
+}
+
+Status SlabCache::PushExtents() {
+  const uint32_t room = queue_.free_count();
+  uint32_t pushed = 0;
+  for (; pushed < room && !starting_.empty(); ++pushed) {
+    const uint32_t slot = starting_.front();
+    Slot& loading = slots_[slot];
+    const store::ExpertExtent& extent = loading.location.extents[loading.pushed_count];
+    SMOE_CHECK(RangeFits(extent.slot_offset, extent.size, slot_bytes_));
+    queue_.Push({.fd = extent.fd,
+                 .offset = extent.offset,
+                 .into = SlotBytes(slot).subspan(extent.slot_offset, extent.size),
+                 .tag = slot * kTagExtents + loading.pushed_count});
+    ++in_flight_count_;
+    if (++loading.pushed_count == loading.location.extent_count) starting_.Remove(slot);
+  }
+  return pushed == 0 ? Ok() : queue_.Submit();
+}
+
+Status SlabCache::ReapReads(size_t done_min) {
+  const auto start = std::chrono::steady_clock::now();
+  Result<size_t> count = queue_.Reap(done_, done_min);
+  if (done_min > 0) {
+    const auto waited = std::chrono::steady_clock::now() - start;
+    stats_.wait_ns +=
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
+  }
+  if (!count) {
+    queue_error_ = count.error();
+    return Unexpected(std::move(count.error()));
+  }
+  for (size_t i = 0; i < *count; ++i) Land(done_[i]);
+  return Ok();
+}
+
+void SlabCache::Land(const io::ReadDone& done) {
+  const uint32_t slot = static_cast<uint32_t>(done.tag / kTagExtents);
+  Slot& loading = slots_[slot];
+  --in_flight_count_;
+  ++loading.landed_count;
+  if (done.error != 0 && loading.read_error == 0) {
+    loading.read_error = done.error;
+    loading.failed_extent = static_cast<uint32_t>(done.tag % kTagExtents);
+    // The rest of a lost expert is not worth reading.
+    if (starting_.Holds(slot)) starting_.Remove(slot);
+  }
+  if (loading.is_complete()) Finish(slot);
+}
+
+// No read into the slot is in flight any more.
+void SlabCache::Finish(uint32_t slot) {
+  Slot& loaded = slots_[slot];
+  if (loaded.read_error == 0) {
+    stats_.read_bytes += loaded.location.read_bytes();
+    if (Status admitted = store_.Admit(loaded.id, SlotBytes(slot)); !admitted) {
+      loaded.error = std::move(admitted.error());
+    }
+  } else if (RetryBuffered(slot)) {
+    return;
+  } else {
+    loaded.error = ReadError(loaded, store_.path());
+  }
+  if (loaded.error) {
+    ++stats_.failed_count;
+    slot_of_[loaded.ordinal] = kNoSlot;
+  }
+  SetReady(slot);
+}
+
+// Some file systems take O_DIRECT and refuse the reads, even in the middle of a run.
+bool SlabCache::RetryBuffered(uint32_t slot) {
+  Slot& loading = slots_[slot];
+  if (loading.read_error != EINVAL || !loading.is_direct || loading.is_retried) return false;
+  if (is_abandoning_) return false;
+  // Another slot's refusal may have changed the store already.
+  if (store_.direct_io() && !store_.FallBackToBuffered()) return false;
+  loading.location = store_.Locate(loading.id);
+  loading.pushed_count = 0;
+  loading.landed_count = 0;
+  loading.is_direct = store_.direct_io();
+  loading.is_retried = true;
+  loading.read_error = 0;
+  starting_.PushBack(slot);
+  return true;
+}
+
+void SlabCache::SetReady(uint32_t slot) {
+  slots_[slot].state = SlotState::kReady;
+  ready_.PushBack(slot);
+}
+
+ReadyExpert SlabCache::HandOut() {
+  const uint32_t index = ready_.PopFront();
+  Slot& slot = slots_[index];
+  ReadyExpert expert{.id = slot.id,
+                     .wanted_index = slot.wanted_index,
+                     .slot = index,
+                     .weights = {},
+                     .error = std::exchange(slot.error, std::nullopt)};
+  if (expert.error) {
+    slot.state = SlotState::kFree;
+    free_.PushBack(index);
+    return expert;
+  }
+  slot.state = SlotState::kPinned;
+  ++pinned_count_;
+  expert.weights = store_.View(slot.id, SlotBytes(index));
+  return expert;
+}
+
+SlotCounts SlabCache::Audit() const {
+  SlotCounts counts;
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    const Slot& slot = slots_[index];
+    const bool has_expert = slot_of_[slot.ordinal] == index;
+    switch (slot.state) {
+      case SlotState::kFree:
+        SMOE_CHECK(free_.Holds(index) && !has_expert);
+        ++counts.free;
+        break;
+      case SlotState::kLoading:
+        SMOE_CHECK(has_expert && (slot.list == nullptr || starting_.Holds(index)));
+        ++counts.loading;
+        break;
+      case SlotState::kReady:
+        SMOE_CHECK(ready_.Holds(index) && has_expert == !slot.error.has_value());
+        ++counts.ready;
+        break;
+      case SlotState::kPinned:
+        SMOE_CHECK(slot.list == nullptr && has_expert);
+        ++counts.pinned;
+        break;
+      case SlotState::kResident:
+        SMOE_CHECK(resident_.Holds(index) && has_expert);
+        ++counts.resident;
+        break;
+    }
+  }
+  SMOE_CHECK(counts.free == free_.size() && counts.ready == ready_.size());
+  SMOE_CHECK(counts.resident == resident_.size() && counts.pinned == pinned_count_);
+  for (uint32_t ordinal = 0; ordinal < slot_of_.size(); ++ordinal) {
+    const uint32_t slot = slot_of_[ordinal];
+    SMOE_CHECK(slot == kNoSlot || slots_[slot].ordinal == ordinal);
+  }
+  return counts;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExpertCache>> ExpertCache::Create(store::ExpertStore& store,
+                                                         io::ReadQueue& queue,
+                                                         const Options& options) {
+  if (options.slot_count == 0) return Invalid("expert cache: 0 slots asked, want at least 1");
+  const uint64_t slot_bytes = store.slot_bytes();
+  SMOE_CHECK(slot_bytes > 0 && slot_bytes % kPageBytes == 0);
+  const uint32_t slot_count = std::min(options.slot_count, std::max(1U, store.expert_count()));
+  Result<AlignedBuffer> slab =
+      AlignedBuffer::CreateTable(slot_count, slot_bytes, 1, "expert cache");
+  if (!slab) {
+    const Result<FreeMemory> available = ReadFreeMemory();
+    const uint64_t fitting = available ? available->bytes / slot_bytes : 0;
+    return Exhausted("{}; {} slots of {} asked, {} would fit: lower the cache size",
+                     slab.error().message(), slot_count, SizeText(slot_bytes), fitting);
+  }
+  return std::make_unique<SlabCache>(store, queue, std::move(*slab), slot_count);
+}
+
+}  // namespace smoe::experts
