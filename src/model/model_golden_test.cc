@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenModel,
                                            "qwen3_moe_nohd", "qwen3_moe_v5cfg", "qwen3_moe_micro",
                                            "qwen3_moe_zeros", "qwen3_moe_noroom", "qwen2_moe",
                                            "olmoe", "mixtral", "deepseek_v1"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace smoe::model
