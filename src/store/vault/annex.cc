@@ -11,6 +11,8 @@ namespace smoe::store::vault {
 
 namespace {
 
+constexpr uint64_t kCopyChunkBytes = uint64_t{4} << 20;
+
 Status CheckFooter(const AnnexFooter& footer, Bytes raw, const AnnexPlace& place) {
   const uint64_t checksum = Checksum(raw.first(offsetof(AnnexFooter, footer_checksum)));
   if (footer.footer_checksum != checksum) {
@@ -163,6 +165,22 @@ Result<std::string> ReadAnnexSection(const io::File& file, const AnnexSection& s
                    section.checksum);
   }
   return content;
+}
+
+Status CopyAnnexSection(const io::File& file, const AnnexSection& section, const io::File& target) {
+  ChecksumStream checksum;
+  std::vector<std::byte> buffer(std::min(section.size, kCopyChunkBytes));
+  for (uint64_t done = 0; done < section.size;) {
+    const auto piece = MutableBytes(buffer).first(
+        static_cast<size_t>(std::min<uint64_t>(buffer.size(), section.size - done)));
+    SMOE_TRY(file.ReadAt(section.offset + done, piece));
+    SMOE_TRY(target.WriteAt(done, piece));
+    checksum.Add(piece);
+    done += piece.size();
+  }
+  if (checksum.Digest() == section.checksum) return Ok();
+  return Corrupt("annex section {}: checksum is {:016x}, expected {:016x}", section.name,
+                 checksum.Digest(), section.checksum);
 }
 
 }  // namespace smoe::store::vault

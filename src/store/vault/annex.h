@@ -105,4 +105,8 @@ Result<std::optional<Annex>> ReadAnnex(const io::File& file, const AnnexPlace& p
 // Errors: kCorrupt if the checksum differs or the section is larger than kSmallSectionBytesMax.
 Result<std::string> ReadAnnexSection(const io::File& file, const AnnexSection& section);
 
+// Copies a section of any size to the start of `target`, and compares its checksum on the way.
+// Errors: kCorrupt if the checksum differs (target then holds the bytes that were found); kIo.
+Status CopyAnnexSection(const io::File& file, const AnnexSection& section, const io::File& target);
+
 }  // namespace smoe::store::vault

@@ -32,7 +32,7 @@ Status CheckIdentity(Bytes start, uint64_t file_bytes) {
   return Corrupt("header.magic is {}, expected 534d4f45deea0001: not a .smoe vault", found);
 }
 
-Status CheckOffsets(const SmoeHeader& header, uint64_t file_bytes) {
+Status CheckOffsets(const SmoeHeader& header, uint64_t file_bytes, bool check_arch) {
   if (header.table_offset != kTableOffset) {
     return Corrupt("header.table_offset is {}, expected {}", uint64_t{header.table_offset},
                    kTableOffset);
@@ -59,7 +59,7 @@ Status CheckOffsets(const SmoeHeader& header, uint64_t file_bytes) {
                    file_bytes);
   }
   const uint64_t arch_offset = header.reserved_ext;
-  if (header.version == kVersion2 &&
+  if (check_arch && header.version == kVersion2 &&
       (arch_offset % kArchAlignment != 0 || arch_offset < descriptors_end ||
        !RangeFits(arch_offset, sizeof(SmoeArchBlock), data_offset))) {
     return Corrupt(
@@ -307,7 +307,7 @@ uint64_t DescriptorsEnd(const SmoeHeader& header) {
                             (sizeof(ExpertEntry) + kTensorsPerExpert * sizeof(TensorDescriptor));
 }
 
-Status CheckHeader(Bytes start, uint64_t file_bytes) {
+Status CheckHeader(Bytes start, uint64_t file_bytes, bool check_arch) {
   SMOE_TRY(CheckIdentity(start, file_bytes));
   const auto header = LoadStruct<SmoeHeader>(start);
   if (header.version != kVersion1 && header.version != kVersion2) {
@@ -322,7 +322,7 @@ Status CheckHeader(Bytes start, uint64_t file_bytes) {
     return Corrupt("header.group_size is {}, expected 1 to {}", uint32_t{header.group_size},
                    tensor::kGroupSizeMax);
   }
-  return CheckOffsets(header, file_bytes);
+  return CheckOffsets(header, file_bytes, check_arch);
 }
 
 Status LoadRecords(Bytes metadata, Vault* vault) {

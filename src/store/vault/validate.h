@@ -8,7 +8,8 @@ namespace smoe::store::vault {
 
 // Identity, version, counts and offsets of the header, against the size of the file.
 // `start`: the file's first bytes, 64 unless the file is shorter.
-Status CheckHeader(Bytes start, uint64_t file_bytes);
+// `check_arch`: false leaves out the place of the arch block.
+Status CheckHeader(Bytes start, uint64_t file_bytes, bool check_arch);
 
 // End of table and descriptors of a checked header.
 uint64_t DescriptorsEnd(const SmoeHeader& header);

@@ -11,7 +11,8 @@ namespace smoe::store::vault {
 
 namespace {
 
-Status LoadArch(Bytes metadata, Vault* vault) {
+Status LoadArch(Bytes metadata, const OpenVaultOptions& options, Vault* vault) {
+  if (options.ignore_arch) return Ok();
   if (vault->header.version == kVersion1) {
     if (vault->header.reserved_ext != 0) {
       vault->decisions.push_back(
@@ -89,7 +90,7 @@ void NoteQuirks(Vault* vault) {
   }
 }
 
-Result<Vault> Load(const std::string& path) {
+Result<Vault> Load(const std::string& path, const OpenVaultOptions& options) {
   Vault vault;
   vault.path = path;
   SMOE_TRY_ASSIGN(vault.file, io::File::OpenRead(path));
@@ -98,14 +99,14 @@ Result<Vault> Load(const std::string& path) {
   const MutableBytes head = MutableBytes(start).first(
       static_cast<size_t>(std::min<uint64_t>(sizeof(start), vault.file_bytes)));
   SMOE_TRY(vault.file.ReadAt(0, head));
-  SMOE_TRY(CheckHeader(head, vault.file_bytes));
+  SMOE_TRY(CheckHeader(head, vault.file_bytes, !options.ignore_arch));
   vault.header = LoadStruct<SmoeHeader>(head);
   vault.bits = vault.header.bits == 4 ? tensor::SmoeBits::kQ4 : tensor::SmoeBits::kQ2;
   vault.group_size = vault.header.group_size;
 
   std::vector<std::byte> metadata(vault.header.data_offset);
   SMOE_TRY(vault.file.ReadAt(0, metadata));
-  SMOE_TRY(LoadArch(metadata, &vault));
+  SMOE_TRY(LoadArch(metadata, options, &vault));
   SMOE_TRY(LoadRecords(metadata, &vault));
   NoteGap(metadata, &vault);
   SMOE_TRY(LoadAnnex(metadata, &vault));
@@ -125,8 +126,8 @@ const ExpertRecord* Vault::Find(ExpertId id) const {
   return at != records.end() && at->id == id ? &*at : nullptr;
 }
 
-Result<Vault> OpenVault(const std::string& path) {
-  Result<Vault> vault = Load(path);
+Result<Vault> OpenVault(const std::string& path, const OpenVaultOptions& options) {
+  Result<Vault> vault = Load(path, options);
   // Messages of io::File name the path themselves.
   if (!vault && vault.error().message().find(path) == std::string::npos) {
     return While(path, std::move(vault));

@@ -71,10 +71,16 @@ struct Vault {
   const ExpertRecord* Find(ExpertId id) const;
 };
 
+struct OpenVaultOptions {
+  // Takes a version 2 file for one of version 1, whatever its arch block holds: for upgrades that
+  // write the block anew.
+  bool ignore_arch = false;
+};
+
 // Errors: kCorrupt naming the file, the field, what was expected and what was found; an unfinished
 //         conversion says so. kIo.
 // Cost: reads everything before the first blob, and the annex's directory and checksums.
-Result<Vault> OpenVault(const std::string& path);
+Result<Vault> OpenVault(const std::string& path, const OpenVaultOptions& options = {});
 
 // Everything that is known without reading an expert, as one JSON object: file, header, arch,
 // experts (totals; each one if `list_experts`), annex, decisions, warnings.

@@ -1,0 +1,188 @@
+#include "store/vault/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <optional>
+
+#include "base/memory.h"
+#include "base/thread_pool.h"
+#include "store/vault/blob_check.h"
+#include "tensor/tensor.h"
+
+namespace smoe::store::vault {
+
+namespace {
+
+constexpr uint64_t kSectionChunkBytes = uint64_t{8} << 20;
+constexpr uint64_t kTensorChunkElements = uint64_t{1} << 17;
+
+// What the threads share: the report, and how far they are.
+class Collector {
+ public:
+  Collector(const VerifyOptions& options, uint64_t total, VerifyReport* report)
+      : options_(options), total_(total), report_(report) {}
+
+  void Problem(std::string problem) {
+    const std::lock_guard lock(mutex_);
+    report_->AddProblem(std::move(problem));
+  }
+  void OddPadding() {
+    const std::lock_guard lock(mutex_);
+    ++odd_padding_count_;
+  }
+  void Advance(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    report_->checked_bytes += bytes;
+    // A few hundred calls, however many experts there are.
+    const uint64_t step = total_ / 256;
+    if (!options_.progress) return;
+    if (report_->checked_bytes < shown_ + step && report_->checked_bytes != total_) return;
+    shown_ = report_->checked_bytes;
+    options_.progress(shown_, total_);
+  }
+  uint64_t odd_padding_count() const { return odd_padding_count_; }
+
+ private:
+  const VerifyOptions& options_;
+  const uint64_t total_;
+  VerifyReport* const report_;
+  std::mutex mutex_;
+  uint64_t shown_ = 0;
+  uint64_t odd_padding_count_ = 0;
+};
+
+// Reads a blob directly where that works, so that verifying does not push the page cache out.
+class BlobReader {
+ public:
+  explicit BlobReader(const Vault& vault) : vault_(vault) {
+    if (Result<io::File> direct = io::File::OpenDirect(vault.path)) direct_ = std::move(*direct);
+  }
+  Status Read(const ExpertRecord& record, MutableBytes into) const {
+    if (direct_.is_open() && direct_.ReadAt(record.byte_offset, into)) return Ok();
+    return vault_.file.ReadAt(record.byte_offset, into);
+  }
+
+ private:
+  const Vault& vault_;
+  io::File direct_;
+};
+
+void VerifyRecord(const Vault& vault, const BlobReader& reader, const ExpertRecord& record,
+                  MutableBytes buffer, Collector* collector) {
+  const MutableBytes blob = buffer.first(record.padded_size);
+  if (Status status = reader.Read(record, blob); !status) {
+    collector->Problem(fmt::format("layer {}, expert {}: {}", record.id.layer_index,
+                                   record.id.expert_index, status.error().message()));
+  } else if (Status checked = CheckBlob(vault, record, blob); !checked) {
+    collector->Problem(checked.error().message());
+  } else if (!AllZero(Bytes(blob).subspan(record.raw_size))) {
+    collector->OddPadding();
+  }
+  collector->Advance(record.padded_size);
+}
+
+void VerifySection(const Vault& vault, const AnnexSection& section, MutableBytes buffer,
+                   Collector* collector) {
+  ChecksumStream checksum;
+  for (uint64_t done = 0; done < section.size;) {
+    const MutableBytes piece = buffer.first(std::min<uint64_t>(buffer.size(), section.size - done));
+    if (Status status = vault.file.ReadAt(section.offset + done, piece); !status) {
+      collector->Problem(
+          fmt::format("annex section {}: {}", section.name, status.error().message()));
+      return;
+    }
+    checksum.Add(piece);
+    collector->Advance(piece.size());
+    done += piece.size();
+  }
+  if (checksum.Digest() == section.checksum) return;
+  collector->Problem(fmt::format("{}: annex section {}: checksum is {:016x}, expected {:016x}",
+                                 vault.path, section.name, checksum.Digest(), section.checksum));
+}
+
+void VerifyTensor(const checkpoint::TensorFiles& files, const std::string& name,
+                  const checkpoint::TensorInfo& info, VerifyReport* report) {
+  const uint64_t element_bytes = tensor::DTypeBytes(info.dtype);
+  const uint64_t count = info.size / element_bytes;
+  std::vector<std::byte> raw(std::min(count, kTensorChunkElements) * element_bytes);
+  std::vector<float> values(std::min(count, kTensorChunkElements));
+  for (uint64_t first = 0; first < count; first += values.size()) {
+    const size_t piece = std::min<uint64_t>(values.size(), count - first);
+    const MutableBytes bytes = MutableBytes(raw).first(piece * element_bytes);
+    if (Status status = files.Read(info, first * element_bytes, bytes); !status) {
+      report->AddProblem(fmt::format("tensor {}: {}", name, status.error().message()));
+      return;
+    }
+    tensor::ToF32({info.dtype, {piece}, bytes}, 0, std::span(values).first(piece));
+    for (size_t i = 0; i < piece; ++i) {
+      if (std::isfinite(values[i])) continue;
+      report->AddProblem(fmt::format("{}: tensor {}: element {} is {}, expected a finite number",
+                                     files.files()[info.file_index].path(), name, first + i,
+                                     values[i]));
+      return;
+    }
+    report->checked_bytes += bytes.size();
+  }
+}
+
+}  // namespace
+
+void VerifyReport::AddProblem(std::string problem) {
+  ++problem_count;
+  if (problems.size() < kProblemsKept) problems.push_back(std::move(problem));
+}
+
+Status VerifyBlobs(const Vault& vault, const VerifyOptions& options, VerifyReport* report) {
+  uint64_t total = 0;
+  uint64_t blob_bytes_max = 0;
+  for (const ExpertRecord& record : vault.records) {
+    total += record.padded_size;
+    blob_bytes_max = std::max(blob_bytes_max, record.padded_size);
+  }
+  if (vault.annex) {
+    for (const AnnexSection& section : vault.annex->sections) total += section.size;
+  }
+  report->expert_count += vault.records.size();
+  report->has_checksums = vault.annex.has_value();
+  const BlobReader reader(vault);
+  Collector collector(options, total, report);
+  ThreadPool pool(std::max<size_t>(options.thread_count, 1));
+  std::vector<AlignedBuffer> buffers;
+  for (size_t i = 0; i < pool.thread_count(); ++i) {
+    SMOE_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::Create(blob_bytes_max, "verifying"));
+    buffers.push_back(std::move(buffer));
+  }
+  std::atomic<size_t> next = 0;
+  pool.ParallelFor(buffers.size(), 1, [&](size_t begin, size_t end) {
+    for (size_t thread = begin; thread < end; ++thread) {
+      for (size_t i = next++; i < vault.records.size(); i = next++) {
+        VerifyRecord(vault, reader, vault.records[i], buffers[thread].bytes(), &collector);
+      }
+    }
+  });
+  if (vault.annex) {
+    SMOE_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::Create(kSectionChunkBytes, "verifying"));
+    for (const AnnexSection& section : vault.annex->sections) {
+      VerifySection(vault, section, buffer.bytes(), &collector);
+    }
+  }
+  if (collector.odd_padding_count() != 0) {
+    report->warnings.push_back(
+        fmt::format("the padding of {} experts is not zero", collector.odd_padding_count()));
+  }
+  return Ok();
+}
+
+void VerifyTensors(const checkpoint::TensorFiles& files, VerifyReport* report) {
+  for (const auto& [name, info] : files.tensors()) {
+    if (!tensor::IsFloat(info.dtype) || info.size == 0) continue;
+    ++report->tensor_count;
+    VerifyTensor(files, name, info, report);
+  }
+}
+
+}  // namespace smoe::store::vault

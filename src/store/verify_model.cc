@@ -1,0 +1,57 @@
+#include "store/verify_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace smoe::store {
+
+namespace {
+
+void Append(const std::vector<std::string>& from, std::vector<std::string>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+// Opens the whole model and reads its tensors. What opening a vault has said is there already.
+void VerifyParts(const std::string& path, const ModelFilesOptions& options,
+                 vault::VerifyReport* report) {
+  const Result<ModelFiles> files = OpenModelFiles(path, options);
+  if (!files) {
+    report->AddProblem(files.error().message());
+    return;
+  }
+  for (const std::string& warning : files->warnings) {
+    const auto& known = report->warnings;
+    if (std::find(known.begin(), known.end(), warning) == known.end()) {
+      report->warnings.push_back(warning);
+    }
+  }
+  vault::VerifyTensors(files->trunk, report);
+}
+
+}  // namespace
+
+Result<vault::VerifyReport> VerifyModel(const std::string& path,
+                                        const VerifyModelOptions& options) {
+  vault::VerifyReport report;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    SMOE_TRY_ASSIGN(const checkpoint::Checkpoint folder, checkpoint::OpenCheckpoint(path));
+    Append(folder.facts.warnings, &report.warnings);
+    vault::VerifyTensors(folder.files, &report);
+    return report;
+  }
+  SMOE_TRY_ASSIGN(const vault::Vault opened, vault::OpenVault(path));
+  Append(opened.warnings, &report.warnings);
+  SMOE_TRY(vault::VerifyBlobs(opened, options.blobs, &report));
+  if (opened.is_partial()) {
+    report.warnings.push_back("a partial vault: " + opened.missing);
+    return report;
+  }
+  if (options.vault_only) return report;
+  ModelFilesOptions files = options.files;
+  files.direct_io = false;
+  VerifyParts(path, files, &report);
+  return report;
+}
+
+}  // namespace smoe::store
