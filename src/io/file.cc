@@ -131,6 +131,12 @@ Status File::ReadAt(uint64_t offset, MutableBytes into) const {
   return Ok();
 }
 
+// A drive that is full, a quota or a file-size limit that is reached: something the user can mend.
+static ErrorCode WriteErrorCode(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG ? ErrorCode::kExhausted
+                                                              : ErrorCode::kIo;
+}
+
 Status File::WriteAt(uint64_t offset, Bytes from) const {
   uint64_t done = 0;
   while (done < from.size()) {
@@ -142,20 +148,26 @@ Status File::WriteAt(uint64_t offset, Bytes from) const {
       continue;
     }
     if (moved < 0 && errno == EINTR) continue;
-    return Io("{}: offset {}: {} bytes to write, {} written: {}", path_, offset, from.size(), done,
-              moved < 0 ? ErrorText(errno) : "the drive takes no more");
+    const int error = moved < 0 ? errno : ENOSPC;
+    return Unexpected(Error(WriteErrorCode(error),
+                            fmt::format("{}: offset {}: {} bytes to write, {} written: {}", path_,
+                                        offset, from.size(), done, ErrorText(error))));
   }
   return Ok();
 }
 
 Status File::Truncate(uint64_t size) const {
   if (::ftruncate(fd_, static_cast<off_t>(size)) == 0) return Ok();
-  return Io("{}: setting the size to {}: {}", path_, size, ErrorText(errno));
+  const int error = errno;
+  return Unexpected(Error(WriteErrorCode(error), fmt::format("{}: setting the size to {}: {}",
+                                                             path_, size, ErrorText(error))));
 }
 
 Status File::Sync() const {
   if (::fsync(fd_) == 0) return Ok();
-  return Io("{}: writing through to the drive: {}", path_, ErrorText(errno));
+  const int error = errno;
+  return Unexpected(Error(WriteErrorCode(error), fmt::format("{}: writing through to the drive: {}",
+                                                             path_, ErrorText(error))));
 }
 
 // Both are hints: a refusal costs speed and nothing else.

@@ -1,0 +1,394 @@
+#include "convert/sculptor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+
+#include "base/thread_pool.h"
+#include "convert/expert_shatterer.h"
+#include "convert/journal.h"
+#include "convert/shatter_plan.h"
+#include "io/atomic_file.h"
+#include "store/vault/vault.h"
+
+namespace smoe::convert {
+namespace {
+
+namespace vault = store::vault;
+
+// The first failure of several workers; the others stop at their next step.
+class FirstError {
+ public:
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  void Note(Status status) {
+    if (status) return;
+    const std::lock_guard lock(mutex_);
+    if (failed_.exchange(true)) return;
+    status_ = std::move(status);
+  }
+  // After the workers have been joined.
+  Status Take() { return std::move(status_); }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  Status status_;
+};
+
+// Families whose experts convert and which the engine computes.
+bool EngineRuns(checkpoint::Family family) {
+  using enum checkpoint::Family;
+  constexpr checkpoint::Family kRuns[] = {kQwen2Moe, kQwen3Moe, kOlmoe, kMixtral, kDeepseek};
+  return std::find(std::begin(kRuns), std::end(kRuns), family) != std::end(kRuns);
+}
+
+ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
+                          const std::string& out_path) {
+  ShatterReport report;
+  report.checkpoint_path = checkpoint.path;
+  report.out_path = out_path;
+  report.scout_path = plan.scout_path;
+  report.model_type = checkpoint.config.model_type;
+  report.naming = checkpoint.experts.naming();
+  report.family = checkpoint.config.family;
+  const auto& experts = plan.vault.spec().experts;
+  report.expert_count = experts.size();
+  for (size_t i = 0; i < experts.size(); ++i) {
+    if (i == 0 || experts[i].layer_index != experts[i - 1].layer_index) ++report.layer_count;
+  }
+  uint64_t expected_count = 0;
+  for (const checkpoint::ExpertLayer& layer : checkpoint.experts.layers()) {
+    if (!layer.is_mtp) report.checkpoint_expert_count += layer.expert_count;
+    if (!layer.is_mtp || plan.include_mtp) expected_count += layer.expert_count;
+  }
+  report.is_partial = report.expert_count < expected_count;
+  report.expert_source_bytes = plan.expert_source_bytes * report.expert_count;
+  report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.out_bytes = plan.out_bytes;
+  report.scout_bytes = plan.scout_path.empty() ? 0 : report.trunk_bytes;
+  report.decisions = checkpoint.facts.decisions;
+  report.warnings = checkpoint.facts.warnings;
+  if (!EngineRuns(report.family)) {
+    report.warnings.push_back(
+        fmt::format("model_type {}: converted, but the engine does not run this family yet",
+                    report.model_type));
+  }
+  if (report.is_partial) {
+    report.warnings.push_back(fmt::format("partial: {} of {} experts; such a vault cannot be run",
+                                          report.expert_count, expected_count));
+  }
+  return report;
+}
+
+// What the new files need beyond what an unfinished run already occupies.
+Status CheckFreeSpace(const std::string& out_path, const ShatterPlan& plan,
+                      const ShatterReport& report, bool resume) {
+  uint64_t needed = report.out_bytes + report.scout_bytes;
+  std::error_code ignored;
+  const auto partial = std::filesystem::file_size(out_path + ".partial", ignored);
+  if (resume && !ignored) needed -= std::min<uint64_t>(needed, partial);
+  SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(out_path));
+  if (free >= needed) return Ok();
+  return Exhausted("{}: needs {} bytes ({} experts of {} and a trunk of {}), the drive has {} free",
+                   out_path, needed, report.expert_count, plan.vault.padded_size(),
+                   report.trunk_bytes, free);
+}
+
+// The conversion itself: workers over experts, the trunk beside them.
+class Conversion {
+ public:
+  Conversion(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
+             const ShatterOptions& options, Progress& progress)
+      : checkpoint_(checkpoint),
+        plan_(plan),
+        options_(options),
+        progress_(progress),
+        rules_{options.bits, options.group_size, options.quantiser, options.allow_non_finite,
+               options.measure_error},
+        thread_count_(options.threads == 0 ? UsableCoreCount() : options.threads),
+        done_(plan.vault.expert_count()),
+        is_done_(plan.vault.expert_count()) {}
+
+  // Takes over the experts of an interrupted run whose bytes are still those it wrote.
+  Status Restore(vault::VaultWriter& writer, const std::vector<ExpertDone>& done) {
+    if (done.empty()) return Ok();
+    const ProgressPhase phase(progress_, "resuming", done.size() * plan_.vault.raw_size());
+    std::atomic<uint64_t> restored_count{0};
+    SMOE_TRY(RunWorkers(
+        done.size(), [] { return Ok(); },
+        [&](size_t i, ExpertShatterer&, MutableBytes scratch) -> Status {
+          const ExpertDone& expert = done[i];
+          if (expert.index >= done_.size()) return Ok();
+          SMOE_TRY_ASSIGN(const bool is_same,
+                          writer.RestoreBlob(expert.index, expert.checksum, scratch));
+          progress_.Advance(scratch.size());
+          if (!is_same) return Ok();
+          done_[expert.index] = expert;
+          is_done_[expert.index] = 1;
+          restored_count.fetch_add(1);
+          return Ok();
+        }));
+    restored_count_ = restored_count;
+    return Ok();
+  }
+  uint64_t restored_count() const { return restored_count_; }
+
+  Status Run(vault::VaultWriter& writer, Journal& journal, const TrunkSink& trunk_sink) {
+    const ProgressPhase phase(progress_, "converting",
+                              plan_.trunk.layout.total_bytes +
+                                  (done_.size() - restored_count_) * plan_.expert_source_bytes);
+    const bool drop_pages = IsLargerThanMemory();
+    return RunWorkers(
+        done_.size(),
+        [&] { return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_); },
+        [&](size_t index, ExpertShatterer& shatterer, MutableBytes blob) -> Status {
+          if (is_done_[index] != 0) return Ok();
+          ExpertDone& done = done_[index];
+          done.index = index;
+          SMOE_TRY(shatterer.Run(plan_.vault.spec().experts[index], blob, &done));
+          SMOE_TRY(writer.WriteBlob(index, blob));
+          done.checksum = writer.blob_checksum(index);
+          SMOE_TRY(journal.Append(done));
+          if (drop_pages) DropSource(plan_.vault.spec().experts[index]);
+          progress_.Advance(plan_.expert_source_bytes);
+          return Ok();
+        });
+  }
+
+  // Reads every blob back and compares it with a fresh quantisation.
+  Status Validate(const io::File& file) {
+    const ProgressPhase phase(progress_, "validating", done_.size() * plan_.expert_source_bytes);
+    return RunWorkers(
+        done_.size(), [] { return Ok(); },
+        [&](size_t index, ExpertShatterer& shatterer, MutableBytes blob) -> Status {
+          const store::ExpertId id = plan_.vault.spec().experts[index];
+          ExpertDone ignored;
+          SMOE_TRY(shatterer.Run(id, blob, &ignored));
+          std::vector<std::byte> stored(blob.size());
+          SMOE_TRY(file.ReadAt(plan_.vault.blob_offset(index), stored));
+          progress_.Advance(plan_.expert_source_bytes);
+          const auto differing = std::mismatch(stored.begin(), stored.end(), blob.begin());
+          if (differing.first == stored.end()) return Ok();
+          const uint64_t at = static_cast<uint64_t>(differing.first - stored.begin());
+          return Corrupt(
+              "{}: expert {} of layer {}: byte {} of the file is 0x{:02x}, a fresh "
+              "quantisation gives 0x{:02x}",
+              file.path(), id.expert_index, id.layer_index, plan_.vault.blob_offset(index) + at,
+              std::to_integer<int>(*differing.first), std::to_integer<int>(*differing.second));
+        });
+  }
+
+  void FillReport(ShatterReport* report) const {
+    report->resumed_expert_count = restored_count_;
+    for (const ExpertDone& expert : done_) report->non_finite_count += expert.non_finite_count;
+    if (!options_.measure_error) return;
+    // Summed in the order of the experts, so that a resumed run gives the same figures.
+    report->errors.emplace();
+    for (const ExpertDone& expert : done_) {
+      for (size_t i = 0; i < expert.errors.size(); ++i) {
+        (*report->errors)[i].Add(expert.errors[i]);
+      }
+    }
+  }
+
+ private:
+  // Calls `first_task` on one worker, and `work(index, ...)` once for every index on all of them.
+  template <class FirstTask, class Work>
+  Status RunWorkers(size_t count, const FirstTask& first_task, const Work& work) {
+    FirstError error;
+    std::atomic<size_t> next{0};
+    std::atomic<bool> first_task_taken{false};
+    ThreadPool pool(thread_count_);
+    pool.ParallelFor(thread_count_, 1, [&](size_t, size_t) {
+      if (!first_task_taken.exchange(true)) error.Note(first_task());
+      ExpertShatterer shatterer(checkpoint_, plan_.vault.tensors(), rules_);
+      std::vector<std::byte> blob(plan_.vault.raw_size());
+      while (!error.failed()) {
+        const size_t index = next.fetch_add(1);
+        if (index >= count) break;
+        error.Note(work(index, shatterer, blob));
+      }
+    });
+    return error.Take();
+  }
+
+  // A checkpoint that fits into memory may be wanted again; a larger one would only push out
+  // everything else.
+  bool IsLargerThanMemory() const {
+    uint64_t source_bytes = 0;
+    for (const io::File& file : checkpoint_.files.files()) {
+      const auto size = file.Size();
+      if (size) source_bytes += *size;
+    }
+    const long pages = ::sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = ::sysconf(_SC_PAGESIZE);
+    return source_bytes / 2 > static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes) / 4;
+  }
+
+  void DropSource(store::ExpertId id) const {
+    for (int p = 0; p < checkpoint::kProjCount; ++p) {
+      const checkpoint::MatrixSlice slice = checkpoint_.experts.Slice(
+          id.layer_index, id.expert_index, static_cast<checkpoint::Proj>(p));
+      const checkpoint::TensorInfo* info = checkpoint_.files.Find(slice.tensor_name);
+      if (info == nullptr || !slice.contiguous()) continue;
+      const uint64_t element_bytes = tensor::DTypeBytes(info->dtype);
+      checkpoint_.files.files()[info->file_index].DropFromPageCache(
+          info->offset + slice.first * element_bytes,
+          uint64_t{slice.rows} * slice.cols * element_bytes);
+    }
+  }
+
+  const checkpoint::Checkpoint& checkpoint_;
+  const ShatterPlan& plan_;
+  const ShatterOptions& options_;
+  Progress& progress_;
+  ShatterRules rules_;
+  size_t thread_count_;
+  std::vector<ExpertDone> done_;
+  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
+  uint64_t restored_count_ = 0;
+};
+
+Status AddTexts(vault::VaultWriter& writer, const ShatterPlan& plan, const Json& origin) {
+  for (const AnnexText& text : plan.texts) {
+    SMOE_TRY(writer.AddSection(text.name, AsBytes(text.content)));
+  }
+  const std::string origin_text = origin.Dump(2) + "\n";
+  return writer.AddSection(vault::kSectionOrigin, AsBytes(std::string_view(origin_text)));
+}
+
+// Opens OUT.partial (and the scout's), converts, finishes. Nothing has its final name on return.
+struct OpenFiles {
+  io::AtomicFile out;
+  std::optional<io::AtomicFile> scout;
+};
+
+Status Convert(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
+               const ShatterOptions& options, OpenFiles& files, Progress& progress,
+               ShatterReport* report) {
+  const std::string journal_path = report->out_path + ".journal";
+  std::vector<ExpertDone> done;
+  std::unique_ptr<Journal> journal;
+  if (options.resume) {
+    SMOE_TRY_ASSIGN(journal, Journal::Resume(journal_path, plan.identity, &done));
+  } else {
+    SMOE_TRY_ASSIGN(journal, Journal::Create(journal_path, plan.identity));
+  }
+  SMOE_TRY_ASSIGN(const auto writer, vault::VaultWriter::Create(files.out.file(), plan.vault));
+  Conversion conversion(checkpoint, plan, options, progress);
+  SMOE_TRY(conversion.Restore(*writer, done));
+
+  uint64_t scout_position = 0;
+  TrunkSink sink = [&](Bytes piece) { return writer->AppendSection(piece); };
+  if (files.scout) {
+    sink = [&](Bytes piece) -> Status {
+      SMOE_TRY(files.scout->file().WriteAt(scout_position, piece));
+      files.scout->file().StartWriteback(scout_position, piece.size());
+      scout_position += piece.size();
+      return Ok();
+    };
+  } else {
+    SMOE_TRY(writer->BeginSection(vault::kSectionTrunk, plan.trunk.layout.total_bytes));
+  }
+  SMOE_TRY(conversion.Run(*writer, *journal, sink));
+  conversion.FillReport(report);
+  if (!files.scout) {
+    SMOE_TRY(writer->EndSection());
+    SMOE_TRY(AddTexts(*writer, plan, OriginOf(plan, options, *report)));
+  }
+  SMOE_TRY(writer->Finish());
+  if (options.validate) {
+    SMOE_TRY(vault::OpenVault(files.out.partial_path()));
+    SMOE_TRY(conversion.Validate(files.out.file()));
+    report->validated_expert_count = report->expert_count;
+  }
+  SMOE_TRY_ASSIGN(report->out_bytes, files.out.file().Size());
+  return Ok();
+}
+
+Result<OpenFiles> OpenOutputs(const std::string& out_path, const ShatterPlan& plan,
+                              const ShatterOptions& options) {
+  SMOE_TRY_ASSIGN(io::AtomicFile out,
+                  io::AtomicFile::Open(out_path, {options.force, options.resume}));
+  OpenFiles files{std::move(out), std::nullopt};
+  if (options.resume) files.out.KeepPartial();
+  if (!plan.scout_path.empty()) {
+    // A run that was stopped between the two renames has left a finished scout.
+    SMOE_TRY_ASSIGN(auto scout, io::AtomicFile::Open(plan.scout_path,
+                                                     {options.force || options.resume, false}));
+    files.scout.emplace(std::move(scout));
+  }
+  return files;
+}
+
+// What is done stays where a later run can do better: after freeing space, or on a drive that is
+// back. A checkpoint that cannot be converted leaves nothing.
+Unexpected GiveUp(OpenFiles& files, const std::string& out_path, const ShatterOptions& options,
+                  Status&& status) {
+  const ErrorCode code = status.error().code();
+  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
+    files.out.KeepPartial();
+    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
+                                              out_path, status.error().message())));
+  }
+  std::error_code ignored;
+  std::filesystem::remove(out_path + ".journal", ignored);
+  return While(fmt::format("writing {}", out_path), std::move(status));
+}
+
+}  // namespace
+
+Json ShatterReport::ToJson() const {
+  const auto strings = [](const std::vector<std::string>& values) {
+    return Json(Json::Array(values.begin(), values.end()));
+  };
+  Json json;
+  json.Set("checkpoint", checkpoint_path);
+  json.Set("vault", out_path);
+  json.Set("scout", scout_path.empty() ? Json() : Json(scout_path));
+  json.Set("model_type", model_type);
+  json.Set("naming", naming);
+  json.Set("layers", layer_count);
+  json.Set("experts", expert_count);
+  json.Set("checkpoint_experts", checkpoint_expert_count);
+  json.Set("partial", is_partial);
+  json.Set("expert_source_bytes", expert_source_bytes);
+  json.Set("trunk_bytes", trunk_bytes);
+  json.Set("vault_bytes", out_bytes);
+  json.Set("scout_bytes", scout_bytes);
+  json.Set("resumed_experts", resumed_expert_count);
+  json.Set("validated_experts", validated_expert_count);
+  json.Set("non_finite_as_zero", non_finite_count);
+  json.Set("seconds", seconds);
+  if (errors) json.Set("errors", ErrorsJson(*errors));
+  json.Set("decisions", strings(decisions));
+  json.Set("warnings", strings(warnings));
+  return json;
+}
+
+Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::string& out_path,
+                              const ShatterOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
+                  checkpoint::OpenCheckpoint(checkpoint_path));
+  SMOE_TRY_ASSIGN(const ShatterPlan plan, PlanShatter(checkpoint, out_path, options));
+  ShatterReport report = StartReport(checkpoint, plan, out_path);
+  SMOE_TRY(CheckFreeSpace(out_path, plan, report, options.resume));
+  if (options.dry_run) return report;
+  SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));
+  Status converted = Convert(checkpoint, plan, options, files, progress, &report);
+  if (!converted) return GiveUp(files, out_path, options, std::move(converted));
+  // The scout first: a vault under its name always has its trunk.
+  if (files.scout) SMOE_TRY(files.scout->Commit());
+  SMOE_TRY(files.out.Commit());
+  std::error_code ignored;
+  std::filesystem::remove(out_path + ".journal", ignored);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace smoe::convert

@@ -1,0 +1,213 @@
+#include "convert/shatter_plan.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "store/vault/arch.h"
+
+namespace smoe::convert {
+namespace {
+
+namespace vault = store::vault;
+
+// The samples of a source file that its hash covers: this many of this size, evenly spread, the
+// first and the last bytes included. Whole files of hundreds of gigabytes would double the work.
+constexpr uint64_t kSampleCount = 64;
+constexpr uint64_t kSampleBytes = uint64_t{64} << 10;
+// Room for the origin section before its content is known.
+constexpr uint64_t kOriginBytesMax = uint64_t{64} << 10;
+
+Result<uint64_t> SampledChecksum(const io::File& file, uint64_t size) {
+  ChecksumStream checksum;
+  std::vector<std::byte> piece(kSampleBytes);
+  const uint64_t last = size > kSampleBytes ? size - kSampleBytes : 0;
+  uint64_t previous_end = 0;
+  for (uint64_t i = 0; i < kSampleCount; ++i) {
+    const uint64_t begin =
+        std::max(previous_end, last / (kSampleCount - 1) * i +
+                                   last % (kSampleCount - 1) * i / (kSampleCount - 1));
+    const uint64_t count = std::min(kSampleBytes, size - std::min(size, begin));
+    if (count == 0) break;
+    const MutableBytes into = MutableBytes(piece).first(count);
+    SMOE_TRY(file.ReadAt(begin, into));
+    checksum.Add(into);
+    previous_end = begin + count;
+  }
+  return checksum.Digest();
+}
+
+// `times`: modification times too, which a copy changes and an origin record must not have.
+Result<Json> SourceJson(const checkpoint::Checkpoint& checkpoint, bool times) {
+  Json::Array files;
+  for (const io::File& file : checkpoint.files.files()) {
+    SMOE_TRY_ASSIGN(const uint64_t size, file.Size());
+    SMOE_TRY_ASSIGN(const uint64_t checksum, SampledChecksum(file, size));
+    Json entry;
+    entry.Set("name", std::filesystem::path(file.path()).filename().string());
+    entry.Set("bytes", size);
+    entry.Set("sampled_xxh3", fmt::format("{:016x}", checksum));
+    if (times) {
+      struct stat info = {};
+      if (::fstat(file.fd(), &info) != 0) return Io("{}: no modification time", file.path());
+      entry.Set("modified", fmt::format("{}.{:09}", info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
+    }
+    files.push_back(std::move(entry));
+  }
+  Json source;
+  source.Set("files", Json(std::move(files)));
+  source.Set(
+      "config_xxh3",
+      fmt::format("{:016x}", Checksum(AsBytes(std::string_view(checkpoint.side_files.config)))));
+  return source;
+}
+
+const char* QuantiserName(tensor::Quantiser quantiser) {
+  return quantiser == tensor::Quantiser::kReference ? "reference" : "mse";
+}
+
+Json OptionsJson(const ShatterOptions& options, bool include_mtp) {
+  const auto limit = [](const std::optional<uint32_t>& value) {
+    return value ? Json(*value) : Json();
+  };
+  Json json;
+  json.Set("bits", static_cast<uint32_t>(options.bits));
+  json.Set("group_size", options.group_size);
+  json.Set("quantiser", QuantiserName(options.quantiser));
+  json.Set("split", options.split);
+  json.Set("max_layers", limit(options.max_layers));
+  json.Set("max_experts", limit(options.max_experts));
+  json.Set("measure_error", options.measure_error);
+  json.Set("allow_non_finite", options.allow_non_finite);
+  json.Set("include_mtp", include_mtp);
+  json.Set("writer", options.writer);
+  return json;
+}
+
+std::vector<AnnexText> TextsOf(const checkpoint::SideFiles& files) {
+  std::vector<AnnexText> texts = {{vault::kSectionConfig, files.config}};
+  const std::pair<std::string_view, const std::optional<std::string>*> optional_texts[] = {
+      {vault::kSectionGenerationConfig, &files.generation_config},
+      {vault::kSectionTokenizer, &files.tokenizer},
+      {vault::kSectionTokenizerConfig, &files.tokenizer_config},
+      {vault::kSectionChatTemplate, &files.chat_template},
+  };
+  for (const auto& [name, content] : optional_texts) {
+    if (content->has_value()) texts.push_back({name, **content});
+  }
+  return texts;
+}
+
+uint64_t SourceBytesPerExpert(const checkpoint::Checkpoint& checkpoint) {
+  const checkpoint::ExpertLayout& layout = checkpoint.experts;
+  const auto slice = layout.Slice(layout.layers().front().layer_index, 0, checkpoint::Proj::kGate);
+  const checkpoint::TensorInfo* info = checkpoint.files.Find(slice.tensor_name);
+  const uint64_t element_bytes = info == nullptr ? 2 : tensor::DTypeBytes(info->dtype);
+  return checkpoint::kProjCount * uint64_t{slice.rows} * slice.cols * element_bytes;
+}
+
+Status CheckOptions(const checkpoint::Checkpoint& checkpoint, const ShatterOptions& options) {
+  SMOE_TRY(tensor::CheckGroupSize(options.group_size));
+  if (options.max_layers == 0U) return Invalid("max_layers is 0, want at least 1");
+  if (options.max_experts == 0U) return Invalid("max_experts is 0, want at least 1");
+  if (checkpoint.experts.encoding() == checkpoint::ExpertEncoding::kNvfp4) {
+    return Unsupported(
+        "{}: its experts are NVFP4, which a vault cannot hold without loss; smoe pack makes a "
+        "record store of them",
+        checkpoint.path);
+  }
+  return Ok();
+}
+
+std::string ScoutPath(const std::string& out_path) {
+  std::filesystem::path path(out_path);
+  return path.replace_extension(".scout.safetensors").string();
+}
+
+}  // namespace
+
+Result<vault::VaultSpec> MakeVaultSpec(const checkpoint::Checkpoint& checkpoint,
+                                       const ShatterOptions& options, bool include_mtp) {
+  SMOE_TRY(CheckOptions(checkpoint, options));
+  const checkpoint::ExpertLayout& layout = checkpoint.experts;
+  vault::VaultSpec spec;
+  for (const checkpoint::ExpertLayer& layer : layout.layers()) {
+    if (layer.is_mtp && !include_mtp) continue;
+    ++spec.num_moe_layers;
+    spec.max_experts_per_layer = std::max(spec.max_experts_per_layer, layer.expert_count);
+    if (options.max_layers && spec.num_moe_layers > *options.max_layers) continue;
+    const uint32_t count = std::min(layer.expert_count, options.max_experts.value_or(UINT32_MAX));
+    for (uint32_t e = 0; e < count; ++e) spec.experts.push_back({layer.layer_index, e});
+  }
+  const std::vector<bool>& sparse = checkpoint.facts.layer_is_sparse;
+  vault::ArchFacts facts;
+  facts.has_qk_norm = checkpoint.facts.has_qk_norm;
+  facts.has_dense_layer_0 = !sparse.empty() && !sparse.front();
+  facts.moe_ffn_dim = layout.intermediate_size();
+  const bool has_dense = std::find(sparse.begin(), sparse.end(), false) != sparse.end();
+  SMOE_TRY_ASSIGN(spec.arch, vault::BuildArchBlock(checkpoint.config, facts));
+  spec.ffn_dim = vault::HeaderFfnDim(checkpoint.config, has_dense, layout.intermediate_size());
+  spec.hidden_size = layout.hidden_size();
+  spec.intermediate_size = layout.intermediate_size();
+  spec.bits = options.bits;
+  spec.group_size = options.group_size;
+  spec.vocab_size = checkpoint.config.vocab_size;
+  return spec;
+}
+
+Result<ShatterPlan> PlanShatter(const checkpoint::Checkpoint& checkpoint,
+                                const std::string& out_path, const ShatterOptions& options) {
+  const bool include_mtp =
+      options.include_mtp.value_or(options.quantiser == tensor::Quantiser::kReference);
+  SMOE_TRY_ASSIGN(vault::VaultSpec spec, MakeVaultSpec(checkpoint, options, include_mtp));
+  SMOE_TRY_ASSIGN(vault::VaultPlan vault_plan, vault::VaultPlan::Create(std::move(spec)));
+  SMOE_TRY_ASSIGN(TrunkPlan trunk, PlanTrunk(checkpoint));
+  ShatterPlan plan{std::move(vault_plan), std::move(trunk), {}, {}, include_mtp, 0, 0, {}, {}};
+  plan.expert_source_bytes = SourceBytesPerExpert(checkpoint);
+  plan.out_bytes = plan.vault.blobs_end();
+  if (options.split) {
+    plan.scout_path = ScoutPath(out_path);
+  } else {
+    plan.texts = TextsOf(checkpoint.side_files);
+    std::vector<uint64_t> sizes = {plan.trunk.layout.total_bytes, kOriginBytesMax};
+    for (const AnnexText& text : plan.texts) sizes.push_back(text.content.size());
+    plan.out_bytes = plan.vault.FileBytesWithAnnex(sizes);
+  }
+  SMOE_TRY_ASSIGN(plan.source, SourceJson(checkpoint, false));
+  SMOE_TRY_ASSIGN(Json timed_source, SourceJson(checkpoint, true));
+  plan.identity.Set("source", std::move(timed_source));
+  plan.identity.Set("options", OptionsJson(options, include_mtp));
+  return plan;
+}
+
+Json ErrorsJson(const std::array<tensor::QuantisationError, checkpoint::kProjCount>& errors) {
+  Json json;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    Json entry;
+    entry.Set("weights", errors[i].weight_count);
+    entry.Set("rmse", errors[i].Rmse());
+    entry.Set("error_max", errors[i].error_max);
+    const double snr = errors[i].SnrDb();
+    entry.Set("snr_db", std::isfinite(snr) ? Json(snr) : Json());  // null: no error at all
+    json.Set(checkpoint::ProjName(static_cast<checkpoint::Proj>(i)), std::move(entry));
+  }
+  return json;
+}
+
+Json OriginOf(const ShatterPlan& plan, const ShatterOptions& options, const ShatterReport& report) {
+  Json origin;
+  origin.Set("writer", options.writer);
+  origin.Set("source", plan.source);
+  origin.Set("quantiser", QuantiserName(options.quantiser));
+  origin.Set("bits", static_cast<uint32_t>(options.bits));
+  origin.Set("group_size", options.group_size);
+  origin.Set("naming", report.naming);
+  if (report.non_finite_count != 0) origin.Set("non_finite_as_zero", report.non_finite_count);
+  if (report.errors) origin.Set("errors", ErrorsJson(*report.errors));
+  return origin;
+}
+
+}  // namespace smoe::convert

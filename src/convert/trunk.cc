@@ -1,0 +1,61 @@
+#include "convert/trunk.h"
+
+#include <algorithm>
+
+namespace smoe::convert {
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+
+// Source: github.com/huggingface/safetensors 0.6, tensor.rs, order of enum Dtype.
+int DTypeRank(tensor::DType dtype) {
+  using enum tensor::DType;
+  constexpr tensor::DType kOrder[] = {kBool, kU8,   kI8,  kF8E5M2, kF8E4M3, kF8E8M0, kI16, kU16,
+                                      kF16,  kBF16, kI32, kU32,    kF32,    kF64,    kI64, kU64};
+  return static_cast<int>(std::find(std::begin(kOrder), std::end(kOrder), dtype) -
+                          std::begin(kOrder));
+}
+
+bool IsTrunk(const checkpoint::ExpertLayout& experts, std::string_view name) {
+  const bool is_bias = name.ends_with("bias");
+  return !experts.IsExpertTensor(name) || (experts.has_biases() && is_bias);
+}
+
+}  // namespace
+
+Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint) {
+  std::vector<std::pair<std::string, checkpoint::TensorInfo>> tensors;
+  for (const auto& [name, info] : checkpoint.files.tensors()) {
+    if (IsTrunk(checkpoint.experts, name)) tensors.emplace_back(name, info);
+  }
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return DTypeRank(a.second.dtype) > DTypeRank(b.second.dtype);
+  });
+  TrunkPlan plan;
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const auto& [name, info] : tensors) {
+    specs.push_back({name, info.dtype, info.shape});
+    plan.sources.push_back(info);
+  }
+  SMOE_TRY_ASSIGN(plan.layout, checkpoint::LayOutSafetensors(specs, {}));
+  return plan;
+}
+
+Status StreamTrunk(const checkpoint::TensorFiles& files, const TrunkPlan& plan,
+                   const TrunkSink& sink, Progress& progress) {
+  SMOE_TRY(sink(AsBytes(std::string_view(plan.layout.header))));
+  progress.Advance(plan.layout.header.size());
+  std::vector<std::byte> piece(kPieceBytes);
+  for (const checkpoint::TensorInfo& source : plan.sources) {
+    for (uint64_t at = 0; at < source.size; at += kPieceBytes) {
+      const uint64_t size = std::min(kPieceBytes, source.size - at);
+      const MutableBytes into = MutableBytes(piece).first(size);
+      SMOE_TRY(files.Read(source, at, into));
+      SMOE_TRY(sink(into));
+      progress.Advance(size);
+    }
+  }
+  return Ok();
+}
+
+}  // namespace smoe::convert
