@@ -98,9 +98,9 @@ uint16_t Load16(const uint8_t* at) {
 
 uint32_t CodeAt(const PlainWeights& weights, uint64_t flat) {
   if (weights.format == WeightFormat::kSmoeQ4) {
-    return (weights.data[flat / 2] >> (flat % 2 * 4)) & 15u;
+    return (uint32_t{weights.data[flat / 2]} >> (flat % 2 * 4)) & 15u;
   }
-  return (weights.data[flat / 4] >> (flat % 4 * 2)) & 3u;
+  return (uint32_t{weights.data[flat / 4]} >> (flat % 4 * 2)) & 3u;
 }
 
 float ScaleAt(const PlainWeights& weights, uint64_t group) {

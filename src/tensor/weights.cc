@@ -38,7 +38,7 @@ float WeightAt(const WeightView& weights, uint32_t row, uint32_t col) {
   const bool is_q4 = weights.format == WeightFormat::kSmoeQ4;
   const uint32_t bits = is_q4 ? 4 : 2;
   const float zero = static_cast<float>(is_q4 ? kSmoeQ4Zero2 : kSmoeQ2Zero2) / 2;
-  const auto byte = LoadStruct<uint8_t>(weights.data, flat * bits / 8);
+  const uint32_t byte = LoadStruct<uint8_t>(weights.data, flat * bits / 8);
   const uint32_t code = (byte >> (flat * bits % 8)) & ((1u << bits) - 1);
   const float scale =
       F32FromF16(LoadStruct<uint16_t>(weights.scales, flat / weights.group_size * 2));
