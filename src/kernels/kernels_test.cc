@@ -305,7 +305,7 @@ TEST_P(Tables, SiluMulSigmoidAndAddScaledGiveTheScalarBits) {
 // exp itself, through sigmoid, over all exponents and both signs.
 TEST_P(Tables, SigmoidGivesTheScalarBitsOverTheWholeRange) {
   std::vector<float> x;
-  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 4099) {
+  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 30011) {
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
   }
   std::vector<float> expected(x.size());
