@@ -1,4 +1,12 @@
 // experts/local_backend.h: experts from the cache, computed by this machine's threads.
+//
+// One Run sorts its (row, rank) pairs by expert, asks the cache for the union, and computes each
+// expert once, for all of its rows, in whatever order the experts become ready. Every pair's output
+// has a place of its own; at the end each row adds its outputs in router order:
+//
+//   out = 0;  out = fma(weights[rank], output of rank, out), rank 0 first
+//
+// So a row's bits depend on its input, its routing and the weights, and on nothing else.
 #pragma once
 
 #include <memory>
@@ -12,11 +20,15 @@ namespace smoe::experts {
 struct LocalBackendOptions {
   Arithmetic arithmetic = Arithmetic::kInt8;
   size_t row_count_max = 0;  // rows in one Run
-  size_t top_k = 0;
+  size_t top_k = 0;          // experts of one row at most
 };
 
-// Borrows all three. Scratch memory is taken here, none later: about
-// row_count_max * (top_k * hidden_size + 3 * intermediate_size) floats.
+// Borrows all four. Scratch memory is taken here, none later: about
+// 4 * row_count_max * ((top_k + 1) * hidden_size + 2 * intermediate_size) bytes, and for int8
+// row_count_max * (2 * hidden_size + intermediate_size) bytes more.
+// In int8 a row whose input, or whose intermediate values in an expert, are not finite is a failed
+// row that says so; in f32 it is computed, and its NaN reaches the caller.
+// Errors: kExhausted with the size, also when it does not fit 64 bits.
 Result<std::unique_ptr<ExpertBackend>> MakeLocalBackend(const store::ExpertStore& store,
                                                         ExpertCache& cache, ThreadPool& pool,
                                                         const kernels::KernelTable& kernels,
