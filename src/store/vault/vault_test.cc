@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <random>
 
 #include "store/vault/arch.h"
 #include "store/vault/blob_check.h"
@@ -179,6 +180,36 @@ TEST(OpenVault, RefusesATruncationAtEveryByteOfTheMetadata) {
     ASSERT_TRUE(file->Truncate(size));
     EXPECT_FALSE(OpenVault(path)) << size;
   }
+}
+
+// Whatever the bytes say, opening answers; what it accepts can be read to the end.
+TEST(OpenVault, SurvivesRandomDamage) {
+  SMOE_SKIP_WITHOUT_REFERENCE();
+  TempFolder folder;
+  const std::string whole = ReadFile(ReferencePath("vaults/qwen3_moe_micro.smoe"));
+  const std::string path = folder.File("random.smoe");
+  WriteFile(path, whole);
+  const Result<io::File> file = io::File::OpenReadWrite(path);
+  ASSERT_TRUE(file);
+  std::mt19937 random(20260729);
+  size_t accepted_count = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const uint64_t at = random() % 960;  // the end of the arch block
+    const uint64_t size = 1 + random() % 8;
+    std::string bytes(size, '\0');
+    for (char& byte : bytes) {
+      const uint32_t choice = random() % 4;
+      byte = choice == 0 ? '\xFF' : choice == 1 ? '\0' : static_cast<char>(random());
+    }
+    ASSERT_TRUE(file->WriteAt(at, AsBytes(bytes)));
+    if (const Result<Vault> vault = OpenVault(path)) {
+      ++accepted_count;
+      FirstBadBlob(*vault);
+      EXPECT_FALSE(Describe(*vault, true).Dump().empty());
+    }
+    ASSERT_TRUE(file->WriteAt(at, AsBytes(std::string_view(whole).substr(at, size))));
+  }
+  EXPECT_LT(accepted_count, 1000u);  // most bytes of the metadata mean something
 }
 
 TEST(FindBadScale, AnswersForAllF16Values) {

@@ -1,5 +1,7 @@
 #include "store/vault/writer.h"
 
+#include <cstring>
+
 #include "store/vault/blob_check.h"
 #include "store/vault/vault.h"
 #include "store/vault/vault_files_for_test.h"
@@ -316,6 +318,37 @@ TEST(VaultStore, ShowsTheMatricesWhereTheDescriptorsSay) {
   EXPECT_EQ(weights.up.scales.size(), 80u * 48 / 32 * 2);
   EXPECT_EQ(FindOrdinal(**store, {3, 0}), std::nullopt);
   EXPECT_EQ(FindOrdinal(**store, {0, 5}), std::nullopt);
+}
+
+TEST(VaultStore, ReadsAnExpertBeyond4GiB) {
+  SMOE_SKIP_WITHOUT_REFERENCE();
+  TempFolder folder;
+  const std::string whole = ReadFile(ReferencePath("vaults/qwen3_moe_micro.smoe"));
+  const std::string path = folder.File("sparse.smoe");
+  WriteFile(path, whole);
+  const uint64_t far_offset = (uint64_t{5} << 30) + kBlobAlignment;
+  ExpertRecord record;
+  {
+    const Result<Vault> vault = OpenVault(path);
+    ASSERT_TRUE(vault);
+    record = vault->records[3];
+    const Result<io::File> file = io::File::OpenReadWrite(path);
+    ASSERT_TRUE(file);
+    ASSERT_TRUE(file->WriteAt(far_offset, AsBytes(std::string_view(whole).substr(
+                                              record.byte_offset, record.padded_size))));
+    ASSERT_TRUE(
+        file->WriteAt(kTableOffset + 3 * sizeof(ExpertEntry) + offsetof(ExpertEntry, byte_offset),
+                      std::as_bytes(std::span(&far_offset, 1))));
+  }
+  Result<Vault> vault = OpenVault(path);
+  ASSERT_TRUE(vault) << vault.error().message();
+  EXPECT_EQ(vault->blobs_end, far_offset + record.padded_size);
+  std::vector<std::byte> raw = ReadBlob(*vault, vault->records[3]);
+  EXPECT_TRUE(CheckBlob(*vault, vault->records[3], raw));
+  EXPECT_EQ(std::memcmp(raw.data(), whole.data() + record.byte_offset, raw.size()), 0);
+  const auto store = OpenVaultStore(std::move(*vault), {});
+  ASSERT_TRUE(store);
+  EXPECT_EQ((*store)->Locate({1, 1}).extents[0].offset, far_offset);
 }
 
 TEST(VaultStore, FallsBackToBufferedReadsOnce) {
