@@ -19,6 +19,8 @@ constexpr uint32_t kHiddenLayersMax = 4096;
 
 Status CheckRange(const char* field, uint32_t value, uint32_t min, uint32_t max) {
   if (value >= min && value <= max) return Ok();
+  if (min == max) return Corrupt("arch.{} is {}, expected {}", field, value, min);
+  if (max == UINT32_MAX) return Corrupt("arch.{} is {}, expected at least {}", field, value, min);
   return Corrupt("arch.{} is {}, expected {} to {}", field, value, min, max);
 }
 

@@ -12,6 +12,22 @@ namespace {
 
 constexpr const char* kProjNames[kTensorsPerExpert] = {"gate", "up", "down"};
 
+// What a file that is no vault seems to be; empty if we cannot tell.
+std::string GuessKind(Bytes start) {
+  struct Kind {
+    std::string_view start;
+    const char* name;
+  };
+  for (const Kind& kind : {Kind{"GGUF", "a GGUF file"}, Kind{"TRPX", "a file of expert records"},
+                           Kind{"version https://git-lfs", "a Git LFS pointer: fetch the file"},
+                           Kind{"PK\x03\x04", "a zip archive"}, Kind{"{", "JSON"}}) {
+    if (std::memcmp(start.data(), kind.start.data(), kind.start.size()) != 0) continue;
+    return fmt::format(" (it looks like {})", kind.name);
+  }
+  if (static_cast<char>(start[8]) == '{') return " (it looks like safetensors)";
+  return "";
+}
+
 Status CheckIdentity(Bytes start, uint64_t file_bytes) {
   if (file_bytes == 0) {
     return Corrupt("the file is empty: its conversion was interrupted before the first expert");
@@ -29,7 +45,8 @@ Status CheckIdentity(Bytes start, uint64_t file_bytes) {
   for (size_t i = 0; i < sizeof(kMagic); ++i) {
     found += fmt::format("{:02x}", static_cast<unsigned>(start[i]));
   }
-  return Corrupt("header.magic is {}, expected 534d4f45deea0001: not a .smoe vault", found);
+  return Corrupt("header.magic is {}, expected 534d4f45deea0001: not a .smoe vault{}", found,
+                 GuessKind(start));
 }
 
 Status CheckOffsets(const SmoeHeader& header, uint64_t file_bytes, bool check_arch) {
@@ -212,8 +229,9 @@ Status CheckId(const ExpertRecord& record, const Vault& vault, const std::string
       (before.layer_index == record.id.layer_index && before.expert_index < record.id.expert_index);
   if (ascending) return Ok();
   return Corrupt(
-      "{}: layer_id and expert_id come after those of layer {}, expert {}; expected "
-      "entries sorted by layer, then expert, each once",
+      "{}: layer_id and expert_id do not follow those of the entry before it (layer {}, expert "
+      "{}), "
+      "expected entries that ascend by layer, then expert",
       who, before.layer_index, before.expert_index);
 }
 
