@@ -15,8 +15,7 @@ struct Paths {
 
 Paths PathsOf(const std::string& name) {
   if (name == "deepseek_v1") {
-    const std::string folder = std::string(SMOE_SOURCE_DIR) + "/tests/golden/deepseek_v1";
-    return {folder, folder + "/golden.safetensors"};
+    return {DeepseekFolder(), DeepseekFolder() + "/golden.safetensors"};
   }
   return {SharedPath("checkpoints/" + name), SharedPath("goldens/" + name + ".safetensors")};
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/files_for_test.h"
 #include "checkpoint/safetensors.h"
 #include "model/model.h"
 
@@ -163,14 +165,63 @@ class PlainBackend : public experts::ExpertBackend {
   std::map<std::pair<uint32_t, uint32_t>, Expert> experts_;
 };
 
+inline std::string DeepseekFolder() {
+  return std::string(SMOE_SOURCE_DIR) + "/tests/golden/deepseek_v1";
+}
+
+inline std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A checkpoint in memory, to be changed and written again.
+struct EditableFolder {
+  Json config;
+  std::vector<checkpoint::TestTensor> tensors;
+
+  explicit EditableFolder(const std::string& path) {
+    auto json = Json::Parse(ReadText(path + "/config.json"), path);
+    EXPECT_TRUE(json.has_value());
+    config = *json;
+    auto files = checkpoint::TensorFiles::Open(path);
+    EXPECT_TRUE(files.has_value());
+    for (const auto& [name, info] : files->tensors()) {
+      std::string data(info.size, '\0');
+      EXPECT_TRUE(files->Read(info, 0, std::as_writable_bytes(std::span(data))).has_value());
+      tensors.push_back({name, info.dtype, info.shape, std::move(data)});
+    }
+  }
+  checkpoint::TestTensor& Tensor(const std::string& name) {
+    const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                    [&](const auto& tensor) { return tensor.name == name; });
+    EXPECT_NE(found, tensors.end()) << name;
+    return *found;
+  }
+  void Remove(const std::string& name) {
+    std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == name; });
+  }
+  // The same values for every element, in f32.
+  void Fill(const std::string& name, float value) {
+    checkpoint::TestTensor& tensor = Tensor(name);
+    tensor.dtype = tensor::DType::kF32;
+    tensor.data =
+        checkpoint::F32Data(std::vector<float>(*tensor::ElementCount(tensor.shape), value));
+  }
+  std::unique_ptr<checkpoint::TestFolder> Write() const {
+    auto folder = std::make_unique<checkpoint::TestFolder>();
+    folder->Write("config.json", config.Dump(2));
+    folder->Write("model.safetensors", checkpoint::MakeSafetensors(tensors));
+    return folder;
+  }
+};
+
 // The parts of a folder that Model::Load wants, put together without store/.
 inline store::ModelFiles OpenFolder(const std::string& path) {
   store::ModelFiles files;
   files.path = path;
-  std::ifstream config_file(path + "/config.json");
-  std::stringstream text;
-  text << config_file.rdbuf();
-  auto json = Json::Parse(text.str(), path + "/config.json");
+  auto json = Json::Parse(ReadText(path + "/config.json"), path + "/config.json");
   EXPECT_TRUE(json.has_value());
   auto config = checkpoint::ParseModelConfig(*json, path + "/config.json");
   EXPECT_TRUE(config.has_value()) << config.error().message();
@@ -192,11 +243,6 @@ inline store::ModelFiles OpenFolder(const std::string& path) {
   files.experts = std::make_unique<NamedStore>(path, layers, files.config.hidden_size);
   return files;
 }
-
-struct RunOptions {
-  size_t chunk = SIZE_MAX;
-  bool want_taps = false;
-};
 
 // A loaded model with its cache. Pointers inside stay valid when it is moved.
 struct TestModel {

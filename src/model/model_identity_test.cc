@@ -1,0 +1,139 @@
+// One promise: a sequence's logits do not depend on how it was run, to the bit.
+#include <cstring>
+
+#include "model/test_support.h"
+
+namespace smoe::model {
+namespace {
+
+std::vector<uint32_t> Prompt(size_t length, uint32_t vocab, uint32_t seed) {
+  std::vector<uint32_t> ids(length);
+  uint32_t state = seed * 2654435761u + 1;
+  for (uint32_t& id : ids) {
+    state = state * 1664525u + 1013904223u;
+    id = (state >> 8) % vocab;
+  }
+  return ids;
+}
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// All prompts at once, each in its own chunks, until all are through.
+std::vector<std::vector<float>> RunBatch(TestModel& test,
+                                         const std::vector<std::vector<uint32_t>>& prompts,
+                                         const std::vector<size_t>& chunks) {
+  std::vector<std::vector<float>> logits(prompts.size());
+  std::vector<KvSequence> caches;
+  for (size_t i = 0; i < prompts.size(); ++i) caches.push_back(test.kv->NewSequence());
+  for (;;) {
+    std::vector<SequenceRows> step;
+    std::vector<size_t> owners;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const size_t first = caches[i].token_count();
+      const size_t count = std::min(chunks[i], prompts[i].size() - first);
+      if (count == 0) continue;
+      step.push_back(
+          {&caches[i], std::span(prompts[i]).subspan(first, count), SequenceRows::Logits::kAll});
+      owners.push_back(i);
+    }
+    if (step.empty()) return logits;
+    const auto result = test.model->Step(step, nullptr);
+    EXPECT_TRUE(result.has_value());
+    if (!result.has_value()) return logits;
+    EXPECT_TRUE(result->failures.empty());
+    size_t at = 0;
+    for (size_t i = 0; i < step.size(); ++i) {
+      const size_t count = step[i].tokens.size() * test.model->config().vocab_size;
+      const auto part = result->logits.subspan(at, count);
+      logits[owners[i]].insert(logits[owners[i]].end(), part.begin(), part.end());
+      at += count;
+    }
+  }
+}
+
+class Identity : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string Folder() const {
+    const std::string name = GetParam();
+    return name == "deepseek_v1" ? DeepseekFolder() : SharedPath("checkpoints/" + name);
+  }
+};
+
+TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  auto scalar = LoadTestModel(OpenFolder(Folder()));
+  ASSERT_TRUE(scalar.has_value()) << scalar.error().message();
+  const uint32_t vocab = scalar->model->config().vocab_size;
+  std::vector<std::vector<uint32_t>> prompts;
+  std::vector<std::vector<float>> alone;
+  for (const uint32_t length : {110u, 1u, 33u, 64u, 40u}) {
+    prompts.push_back(Prompt(length, vocab, length));
+    alone.push_back(RunPrompt(*scalar, prompts.back()));
+  }
+  for (const kernels::KernelTable* table : kernels::AllKernels()) {
+    if (!table->runs_here()) {
+      std::cout << "skipped: kernels " << table->name << " do not run on this machine\n";
+      continue;
+    }
+    for (const size_t threads : {size_t{1}, size_t{2}}) {
+      auto test = LoadTestModel(OpenFolder(Folder()), threads, *table);
+      ASSERT_TRUE(test.has_value()) << test.error().message();
+      for (const size_t chunk : {size_t{1}, size_t{7}, size_t{64}, SIZE_MAX}) {
+        EXPECT_TRUE(SameBits(RunPrompt(*test, prompts[0], chunk), alone[0]))
+            << table->name << " threads " << threads << " chunk " << chunk;
+      }
+      const auto together = RunBatch(*test, prompts, {7, 1, 1, 64, 16});
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_TRUE(SameBits(together[i], alone[i]))
+            << table->name << " threads " << threads << " sequence " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Identity, LastRowAloneEqualsTheLastOfAllRows) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  auto test = LoadTestModel(OpenFolder(Folder()));
+  ASSERT_TRUE(test.has_value()) << test.error().message();
+  const uint32_t vocab = test->model->config().vocab_size;
+  const std::vector<uint32_t> prompt = Prompt(40, vocab, 3);
+  const std::vector<float> all = RunPrompt(*test, prompt);
+  KvSequence kv = test->kv->NewSequence();
+  const SequenceRows first = {&kv, std::span(prompt).first(30), SequenceRows::Logits::kNone};
+  const auto none = test->model->Step({&first, 1}, nullptr);
+  ASSERT_TRUE(none.has_value());
+  EXPECT_TRUE(none->logits.empty());
+  const SequenceRows rest = {&kv, std::span(prompt).subspan(30), SequenceRows::Logits::kLast};
+  const auto last = test->model->Step({&rest, 1}, nullptr);
+  ASSERT_TRUE(last.has_value());
+  EXPECT_TRUE(SameBits(last->logits, std::span(all).last(vocab)));
+}
+
+TEST_P(Identity, ATruncatedCacheGoesOnAsIfTheRestHadNeverBeen) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  auto test = LoadTestModel(OpenFolder(Folder()));
+  ASSERT_TRUE(test.has_value()) << test.error().message();
+  const uint32_t vocab = test->model->config().vocab_size;
+  std::vector<uint32_t> prompt = Prompt(70, vocab, 5);
+  KvSequence kv = test->kv->NewSequence();
+  const SequenceRows first = {&kv, prompt, SequenceRows::Logits::kNone};
+  ASSERT_TRUE(test->model->Step({&first, 1}, nullptr).has_value());
+  kv.Truncate(35);
+  prompt[50] = (prompt[50] + 1) % vocab;
+  const SequenceRows again = {&kv, std::span(prompt).subspan(35), SequenceRows::Logits::kLast};
+  const auto result = test->model->Step({&again, 1}, nullptr);
+  ASSERT_TRUE(result.has_value());
+  const std::vector<float> warm(result->logits.begin(), result->logits.end());
+  const std::vector<float> cold = RunPrompt(*test, prompt);
+  EXPECT_TRUE(SameBits(warm, std::span(cold).last(vocab)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Identity,
+                         ::testing::Values("qwen3_moe", "qwen3_moe_odd", "qwen2_moe", "olmoe",
+                                           "mixtral", "deepseek_v1"),
+                         [](const auto& family) { return std::string(family.param); });
+
+}  // namespace
+}  // namespace smoe::model
