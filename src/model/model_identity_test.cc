@@ -1,6 +1,7 @@
 // One promise: a sequence's logits do not depend on how it was run, to the bit.
 #include <cstring>
 
+#include "base/log.h"
 #include "model/test_support.h"
 
 namespace smoe::model {
@@ -74,7 +75,7 @@ TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
   }
   for (const kernels::KernelTable* table : kernels::AllKernels()) {
     if (!table->runs_here()) {
-      std::cout << "skipped: kernels " << table->name << " do not run on this machine\n";
+      LogWarning("skipped: kernels {} do not run on this machine", table->name);
       continue;
     }
     for (const size_t threads : {size_t{1}, size_t{2}}) {

@@ -46,7 +46,7 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
   SMOE_TRY_ASSIGN(scratch.memory, AlignedBuffer::Create(total, "activations"));
   uint64_t offset = 0;
   for (const Part& part : parts) {
-    scratch.*part.member = reinterpret_cast<float*>(scratch.memory.data() + offset);
+    scratch.*part.member = scratch.memory.As<float>().data() + offset / sizeof(float);
     offset += RoundUp(part.rows * part.width * sizeof(float), kCacheLineBytes);
   }
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);

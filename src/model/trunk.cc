@@ -88,7 +88,8 @@ class TrunkLoader {
   Status CheckNothingIsLeft() const;
 
   Status Read(Trunk* trunk);
-  Status ReadPiece(const Piece& piece, MutableBytes memory, std::vector<std::byte>* staging) const;
+  Status ReadPiece(const Piece& piece, AlignedBuffer* memory,
+                   std::vector<std::byte>* staging) const;
   std::string PathOf(const TensorInfo& info) const {
     return files_.trunk.files()[info.file_index].path();
   }
@@ -240,21 +241,22 @@ Status TrunkLoader::CheckNothingIsLeft() const {
   return Ok();
 }
 
-Status TrunkLoader::ReadPiece(const Piece& piece, MutableBytes memory,
+Status TrunkLoader::ReadPiece(const Piece& piece, AlignedBuffer* memory,
                               std::vector<std::byte>* staging) const {
   const uint64_t source_bytes = tensor::DTypeBytes(piece.info->dtype);
   const uint64_t step = kTrunkPieceBytes / source_bytes;
+  const uint64_t stored_bytes = tensor::DTypeBytes(piece.dtype);
   const bool converts = piece.dtype != piece.info->dtype;
   for (uint64_t first = 0; first < piece.count; first += step) {
     const uint64_t count = std::min(step, piece.count - first);
-    const MutableBytes target = memory.subspan(first * tensor::DTypeBytes(piece.dtype),
-                                               count * tensor::DTypeBytes(piece.dtype));
+    const MutableBytes target =
+        memory->bytes().subspan(piece.offset + first * stored_bytes, count * stored_bytes);
     const MutableBytes source =
         converts ? MutableBytes(*staging).first(count * source_bytes) : target;
     SMOE_TRY(files_.trunk.Read(*piece.info, first * source_bytes, source));
     if (converts) {
       tensor::ToF32({piece.info->dtype, {count}, source}, 0,
-                    {reinterpret_cast<float*>(target.data()), count});
+                    memory->As<float>().subspan(piece.offset / sizeof(float) + first, count));
     }
     if (const std::optional<uint64_t> bad = FindNonFinite(piece.dtype, target)) {
       return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite",
@@ -270,9 +272,9 @@ Status TrunkLoader::Read(Trunk* trunk) {
   for (const Piece& piece : pieces_) {
     const MutableBytes memory =
         trunk->memory.bytes().subspan(piece.offset, piece.count * tensor::DTypeBytes(piece.dtype));
-    SMOE_TRY(ReadPiece(piece, memory, &staging));
+    SMOE_TRY(ReadPiece(piece, &trunk->memory, &staging));
     if (piece.vector != nullptr) {
-      *piece.vector = {reinterpret_cast<const float*>(memory.data()), piece.count};
+      *piece.vector = trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.count);
     }
     if (piece.table != nullptr) *piece.table = {piece.dtype, piece.info->shape, memory};
     if (piece.matrix != nullptr) {
