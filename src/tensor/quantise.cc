@@ -18,8 +18,11 @@ constexpr float kF16Max = 65504.0F;
 constexpr float kTinyLargest = 0x1p-17F;
 constexpr uint16_t kZeroScaleQ2 = 0x2E66;  // 0.1, the original's for an all-zero group
 constexpr uint16_t kZeroScaleQ4 = 0x3C00;  // 1.0
-// A float error sum of 128 terms is good to 2^-17; a gain above this is one in any arithmetic.
-constexpr float kClearGain = 1.0F - 0x1p-12F;
+// Where distances are not tiny beside the weights (their mean square is above 2^-14 of the largest
+// weight's), a float sum of 128 squares is good to 2^-17: a gain above this is one in any
+// arithmetic.
+constexpr float kClearGain = 1.0F - 0x1p-16F;
+constexpr float kClearError = 0x1p-14F;
 
 constexpr CodeKind kQ2{2, 1.5F, static_cast<float>(1 / 1.5), 3.0F};
 constexpr CodeKind kQ4{4, 7.5F, static_cast<float>(1 / 7.5), 15.0F};
@@ -35,7 +38,7 @@ const QuantiseKernels& BestKernels() {
 }
 
 struct Tables {
-  std::array<float, kReferenceRatioCount> reference_ratios;
+  ReferenceTable reference;
   SearchTable search;
   std::array<float, 4> levels_q2;
   std::array<float, 16> levels_q4;
@@ -44,10 +47,14 @@ struct Tables {
 Tables MakeTables() {
   Tables tables;
   const double step = (1.0 - 0.1) / (kReferenceRatioCount - 1);
-  for (size_t i = 0; i < tables.reference_ratios.size(); ++i) {
-    tables.reference_ratios[i] = static_cast<float>(static_cast<double>(i) * step + 0.1);
+  for (int i = 0; i < kReferenceRatioCount; ++i) {
+    const double exact = i + 1 == kReferenceRatioCount ? 1.0 : i * step + 0.1;
+    const float ratio = static_cast<float>(exact);
+    tables.reference.ratio[i] = ratio;
+    tables.reference.ratio_squared[i] = ratio * ratio;
+    tables.reference.multiplier[i] =
+        static_cast<int16_t>(std::lround(1.5 * 2048 / static_cast<double>(ratio)));
   }
-  tables.reference_ratios.back() = 1.0F;
   for (int i = 0; i < kSearchCount; ++i) {
     const double ratio = static_cast<double>(kSearchFirst) +
                          i * static_cast<double>(kSearchFinal - kSearchFirst) / (kSearchCount - 1);
@@ -87,14 +94,16 @@ double ErrorOf(const Group& group, const CodeKind& kind, const Codes& codes, flo
   return error;
 }
 
-// The original's result.
-uint16_t ReferenceGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
-                        Codes& codes) {
-  float scale = group.largest;
-  if (kind.bits == 2) {
-    scale = kernels.reference_search(group.weights, group.padded_count, kind, group.largest,
-                                     TheTables().reference_ratios.data());
-  }
+// The original's scale, before it is rounded to f16.
+float ReferenceScale(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind) {
+  if (kind.bits == 4) return group.largest;
+  return kernels.reference_search(group.weights, group.padded_count, kind, group.largest,
+                                  TheTables().reference);
+}
+
+// The original's codes for its scale; returns the scale as it is stored.
+uint16_t ReferenceCodes(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
+                        float scale, Codes& codes) {
   kernels.reference_codes(group.weights, group.count, kind, scale, codes.data());
   return F16FromF32(scale);
 }
@@ -138,7 +147,8 @@ uint16_t ClampedF16(float scale) { return F16FromF32(std::min(scale, kF16Max)); 
 uint16_t TinyGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
                    Codes& codes) {
   Contest contest(group, kind);
-  const uint16_t reference = ReferenceGroup(kernels, group, kind, codes);
+  const uint16_t reference =
+      ReferenceCodes(kernels, group, kind, ReferenceScale(kernels, group, kind), codes);
   contest.Enter(codes, reference);
   const uint16_t lowest = F16FromF32(group.largest * (kind.bits == 2 ? 0.2F : 0.6F));
   const uint16_t highest = F16FromF32(group.largest * 1.1F);
@@ -151,27 +161,27 @@ uint16_t TinyGroup(const QuantiseKernels& kernels, const Group& group, const Cod
 uint16_t MseGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
                   Codes& codes) {
   if (group.largest < kTinyLargest) return TinyGroup(kernels, group, kind, codes);
-  float fitted = 0;
-  uint16_t plain = 0;  // the original's scale, with codes chosen again
-  if (kind.bits == 4) {
-    fitted = kernels.search_q4(group.weights, group.count, group.largest, TheTables().search);
-    plain = F16FromF32(group.largest);
-  } else {
-    const float searched =
-        kernels.reference_search(group.weights, group.padded_count, kind, group.largest,
-                                 TheTables().reference_ratios.data());
-    fitted = kernels.fit(group.weights, group.count, kind, searched);
-    plain = F16FromF32(searched);
-  }
+  const float original = ReferenceScale(kernels, group, kind);
+  const uint16_t plain = F16FromF32(original);  // the original's scale, with codes chosen again
+  const float fitted = kind.bits == 4 ? kernels.search_q4(group.weights, group.count, group.largest,
+                                                          TheTables().search)
+                                      : kernels.fit(group.weights, group.count, kind, original);
   const uint16_t scale = ClampedF16(fitted);
   const float plain_error =
       kernels.nearest_error(group.weights, group.count, kind, F32FromF16(plain));
   const float error =
       kernels.nearest(group.weights, group.count, kind, F32FromF16(scale), codes.data());
-  if (error < plain_error * kClearGain) return scale;
-  // Too close for float sums to tell. Ties go to the original's result.
+  const float largest_squared = group.largest * group.largest;
+  const bool is_clear =
+      plain_error > kClearError * static_cast<float>(group.count) * largest_squared;
+  if (is_clear && error < plain_error * kClearGain) return scale;
+  // Too close for float sums to tell, or the original's scale is better. Ties go to its result.
+  Codes nearest = codes;
+  kernels.nearest(group.weights, group.count, kind, F32FromF16(plain), nearest.data());
+  const uint16_t reference = ReferenceCodes(kernels, group, kind, original, codes);
+  const bool same_codes = std::equal(codes.begin(), codes.begin() + group.count, nearest.begin());
+  if (is_clear && same_codes) return reference;
   Contest contest(group, kind);
-  const uint16_t reference = ReferenceGroup(kernels, group, kind, codes);
   contest.Enter(codes, reference);
   contest.EnterNearest(plain);
   contest.EnterNearest(scale);
@@ -194,8 +204,8 @@ uint16_t QuantiseGroup(const QuantiseKernels& kernels, const Group& group, const
     codes.fill(static_cast<uint8_t>((kind.code_max + 1) / 2));
     return kind.bits == 2 ? kZeroScaleQ2 : kZeroScaleQ4;
   }
-  return quantiser == Quantiser::kReference ? ReferenceGroup(kernels, group, kind, codes)
-                                            : MseGroup(kernels, group, kind, codes);
+  if (quantiser == Quantiser::kMse) return MseGroup(kernels, group, kind, codes);
+  return ReferenceCodes(kernels, group, kind, ReferenceScale(kernels, group, kind), codes);
 }
 
 Unexpected TooLarge(std::span<const float> weights, uint64_t first, uint32_t count) {

@@ -37,26 +37,106 @@ __m256 ReferenceCode(__m256 weight, __m256 scale, __m256 zero, __m256 code_max) 
   return _mm256_min_ps(_mm256_max_ps(code, _mm256_setzero_ps()), code_max);
 }
 
-float ReferenceSearch(const float* weights, uint32_t count, const CodeKind& kind, float largest,
-                      const float* ratios) {
+float ReferenceError(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
   const __m256 zero = _mm256_set1_ps(kind.zero);
   const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
   const __m256 code_max = _mm256_set1_ps(kind.code_max);
+  const __m256 scales = _mm256_set1_ps(scale);
+  __m256 lanes = _mm256_setzero_ps();
+  for (uint32_t i = 0; i < count; i += 8) {
+    const __m256 weight = _mm256_loadu_ps(weights + i);
+    const __m256 code = ReferenceCode(weight, scales, zero, code_max);
+    const __m256 distance = _mm256_sub_ps(
+        weight, _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(code, zero), inverse), scales));
+    lanes = _mm256_add_ps(lanes, _mm256_mul_ps(distance, distance));
+  }
+  return AddLanes(lanes);
+}
+
+// Magnitudes as 16-bit integers, the largest one 32767. The order inside a group is not kept.
+void ToIntegers(const float* weights, uint32_t vectors, float largest, __m256i* integers) {
+  const __m256 to_integer = _mm256_set1_ps(32767.0F / largest);
+  for (uint32_t v = 0; v < vectors; ++v) {
+    const __m256i low =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v), to_integer));
+    const __m256i high =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v + 8), to_integer));
+    integers[v] = _mm256_abs_epi16(_mm256_packs_epi32(low, high));
+  }
+}
+
+// Eight sums of eight lanes each, as eight lanes.
+__m256i AddIntegers8(const __m256i* s) {
+  const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
+  const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(s[4], s[5]), _mm256_hadd_epi32(s[6], s[7]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                          _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+// Q2: a 32nd of the squared distance in units of 2^-11 step, in 8 lanes. The two steps of a
+// magnitude have their middles at 0.5 and 1.5.
+__m256i ScreenError(const __m256i* integers, uint32_t vectors, int16_t multiplier) {
+  const __m256i factor = _mm256_set1_epi16(multiplier);
+  const __m256i middle = _mm256_set1_epi16(1024);
+  __m256i sum = _mm256_setzero_si256();
+  for (uint32_t v = 0; v < vectors; ++v) {
+    const __m256i scaled = _mm256_mulhrs_epi16(integers[v], factor);
+    const __m256i start = _mm256_and_si256(
+        _mm256_min_epi16(scaled, _mm256_set1_epi16(2 * 2048 - 1)), _mm256_set1_epi16(-2048));
+    const __m256i distance = _mm256_sub_epi16(scaled, _mm256_or_si256(start, middle));
+    sum = _mm256_add_epi32(sum, _mm256_srli_epi32(_mm256_madd_epi16(distance, distance), 5));
+  }
+  return sum;
+}
+
+// The ratios that can have the least error, as a mask. An integer distance is within 2 units of
+// the true one (weight, multiplier and product rounded, each by at most half a unit), so a sum E
+// of squares is within 4 sqrt(count E) + 4 count (Cauchy-Schwarz), and the shift loses at most
+// 16 count. A ratio whose lower bound is above another's upper bound cannot win.
+uint64_t ScreenRatios(const float* weights, uint32_t count, float largest,
+                      const ReferenceTable& table) {
+  __m256i integers[kCountMax / 16];
+  const uint32_t vectors = count / 16;
+  ToIntegers(weights, vectors, largest, integers);
+  alignas(32) float lowest[kReferenceRatioCount];
+  __m256 upper_min = _mm256_set1_ps(__builtin_inff());
+  const __m256 counts = _mm256_set1_ps(static_cast<float>(count));
+  for (int first = 0; first < kReferenceRatioCount; first += 8) {
+    __m256i sums[8];
+    for (int r = 0; r < 8; ++r) {
+      sums[r] = ScreenError(integers, vectors, table.multiplier[first + r]);
+    }
+    const __m256 error =
+        _mm256_mul_ps(_mm256_cvtepi32_ps(AddIntegers8(sums)), _mm256_set1_ps(32.0F));
+    const __m256 bound = _mm256_add_ps(
+        _mm256_mul_ps(_mm256_sqrt_ps(_mm256_mul_ps(error, counts)), _mm256_set1_ps(4.01F)),
+        _mm256_mul_ps(counts, _mm256_set1_ps(24.0F)));
+    const __m256 weight = _mm256_loadu_ps(table.ratio_squared + first);
+    _mm256_store_ps(lowest + first, _mm256_mul_ps(weight, _mm256_sub_ps(error, bound)));
+    upper_min = _mm256_min_ps(upper_min, _mm256_mul_ps(weight, _mm256_add_ps(error, bound)));
+  }
+  __m128 half = _mm_min_ps(_mm256_castps256_ps128(upper_min), _mm256_extractf128_ps(upper_min, 1));
+  half = _mm_min_ps(half, _mm_movehl_ps(half, half));
+  const __m256 limit = _mm256_broadcastss_ps(_mm_min_ss(half, _mm_movehdup_ps(half)));
+  uint64_t mask = 0;
+  for (int first = 0; first < kReferenceRatioCount; first += 8) {
+    const __m256 may_win = _mm256_cmp_ps(_mm256_load_ps(lowest + first), limit, _CMP_LE_OQ);
+    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_ps(may_win))) << first;
+  }
+  return mask;
+}
+
+float ReferenceSearch(const float* weights, uint32_t count, const CodeKind& kind, float largest,
+                      const ReferenceTable& table) {
+  // Below this the integers' scale or a candidate would leave the normal numbers.
+  const bool can_screen = kind.bits == 2 && largest > 0x1p-100F;
+  uint64_t mask = can_screen ? ScreenRatios(weights, count, largest, table) : ~uint64_t{0};
   float best_error = __builtin_inff();
   float best_scale = largest;
-  for (int r = 0; r < kReferenceRatioCount; ++r) {
-    const float scale = largest * ratios[r];
+  for (; mask != 0; mask &= mask - 1) {
+    const float scale = largest * table.ratio[__builtin_ctzll(mask)];
     if (!(scale > 0)) continue;
-    const __m256 scales = _mm256_set1_ps(scale);
-    __m256 lanes = _mm256_setzero_ps();
-    for (uint32_t i = 0; i < count; i += 8) {
-      const __m256 weight = _mm256_loadu_ps(weights + i);
-      const __m256 code = ReferenceCode(weight, scales, zero, code_max);
-      const __m256 distance = _mm256_sub_ps(
-          weight, _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(code, zero), inverse), scales));
-      lanes = _mm256_add_ps(lanes, _mm256_mul_ps(distance, distance));
-    }
-    const float error = AddLanes(lanes);
+    const float error = ReferenceError(weights, count, kind, scale);
     if (error < best_error) {
       best_error = error;
       best_scale = scale;
@@ -111,14 +191,6 @@ int32_t AddIntegers(__m256i lanes) {
   return _mm_cvtsi128_si32(_mm_hadd_epi32(half, half));
 }
 
-// Eight sums of eight lanes each, as eight lanes.
-__m256i AddIntegers8(const __m256i* s) {
-  const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
-  const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(s[4], s[5]), _mm256_hadd_epi32(s[6], s[7]));
-  return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                          _mm256_permute2x128_si256(a, b, 0x31));
-}
-
 template <uint32_t kVectors>
 int BestRatio(const __m256i* integers, const SearchTable& table) {
   alignas(32) float errors[kSearchCount];
@@ -152,17 +224,9 @@ int BestRatio(const __m256i* integers, uint32_t vectors, const SearchTable& tabl
 }
 
 float SearchQ4(const float* weights, uint32_t count, float largest, const SearchTable& table) {
-  const __m256 to_integer = _mm256_set1_ps(32767.0F / largest);
   __m256i integers[kCountMax / 16];
   const uint32_t vectors = count / 16;
-  for (uint32_t v = 0; v < vectors; ++v) {
-    const __m256i low =
-        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v), to_integer));
-    const __m256i high =
-        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(weights + 16 * v + 8), to_integer));
-    // The order inside a group does not matter.
-    integers[v] = _mm256_abs_epi16(_mm256_packs_epi32(low, high));
-  }
+  ToIntegers(weights, vectors, largest, integers);
   const __m256i factor = _mm256_set1_epi16(table.multiplier[BestRatio(integers, vectors, table)]);
   const __m256i one = _mm256_set1_epi16(1);
   __m256i products = _mm256_setzero_si256();

@@ -31,6 +31,12 @@ struct SearchTable {
 
 // The original's candidates: numpy.linspace(0.1, 1.0, 64), rounded to f32.
 constexpr int kReferenceRatioCount = 64;
+struct ReferenceTable {
+  float ratio[kReferenceRatioCount];
+  // For tables that first rule out most ratios in integers, without changing the result.
+  float ratio_squared[kReferenceRatioCount];
+  int16_t multiplier[kReferenceRatioCount];  // round(1.5 x 2^11 / ratio)
+};
 
 struct QuantiseKernels {
   const char* name;         // as in SMOE_ISA
@@ -41,7 +47,7 @@ struct QuantiseKernels {
   // The original's search: the ratio with the least squared error, first of equals wins. Returns
   // largest x ratio. Requires count to be a multiple of 8 (zero-padded by the caller).
   float (*reference_search)(const float* weights, uint32_t count, const CodeKind& kind,
-                            float largest, const float* ratios);
+                            float largest, const ReferenceTable& table);
   // The original's codes, one per byte: x / scale, x Z, + Z, rounded half to even, clamped.
   void (*reference_codes)(const float* weights, uint32_t count, const CodeKind& kind, float scale,
                           uint8_t* codes);

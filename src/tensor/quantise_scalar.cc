@@ -29,11 +29,11 @@ float ReferenceCode(float weight, const CodeKind& kind, float scale) {
 }
 
 float ReferenceSearch(const float* weights, uint32_t count, const CodeKind& kind, float largest,
-                      const float* ratios) {
+                      const ReferenceTable& table) {
   float best_error = std::numeric_limits<float>::infinity();
   float best_scale = largest;
   for (int r = 0; r < kReferenceRatioCount; ++r) {
-    const float scale = largest * ratios[r];
+    const float scale = largest * table.ratio[r];
     if (!(scale > 0)) continue;  // underflow
     float lanes[kLanes] = {};
     for (uint32_t i = 0; i < count; ++i) {
