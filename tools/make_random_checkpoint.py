@@ -63,7 +63,8 @@ def bf16(values):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     for name, value in (("layers", 4), ("experts", 48), ("hidden", 2048), ("ffn", 768),
                         ("vocab", 32000), ("seed", 1)):
