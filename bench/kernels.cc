@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
     uint64_t checksum = 0;
     const double read = ReadGigabytesPerSecond(memory, setup.rounds);
     fmt::print("{}: plain read {:.1f} GB/s\n", table->name, read);
-    for (const size_t tokens : {size_t{1}, size_t{8}}) {
+    for (const size_t tokens : {size_t{1}, size_t{16}}) {
       for (const Case& what :
            {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
             Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
             Case{WeightFormat::kSmoeQ2, false, tokens}}) {
         const double rate = Measure(*table, what, memory, setup, &checksum);
         fmt::print(
-            "  {:4} {:4} {} tokens {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
+            "  {:4} {:4} {:2} tokens {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
             "Gmul/s\n",
             smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", tokens,
             rate, 100 * rate / read,

@@ -58,8 +58,4 @@ bool CpuRunsAvx2();  // AVX2, FMA and F16C, and the system saves their registers
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);
 
-// Entries of the AVX2 table that have a file of their own.
-void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
-bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
-
 }  // namespace smoe::kernels

@@ -1,8 +1,8 @@
-// Compiled with -mavx2 -mfma -mf16c like kernels_avx2_int8.cc, and nothing else is: no inline
+// Compiled with -mavx2 -mfma -mf16c like kernels_avx2_*.cc, and nothing else is: no inline
 // function of a shared header may be used here, or the linker may give our copy of it to the whole
 // program. tests/CMakeLists.txt looks at the symbols. The bits are those of scalar.cc; comments
 // there are not repeated.
-#include "kernels/internal.h"
+#include "kernels/avx2.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,6 +37,17 @@ float SumLanes(const float* lanes) {
 
 constexpr size_t kTileRows = 4;  // eight accumulators hide the latency of the multiply-add
 
+// What is left behind the last whole kSumLanes columns.
+void AddTail(const float* const* rows, const float* x, size_t count, float* lanes) {
+  const size_t begin = count - count % kSumLanes;
+  for (size_t row = 0; row < kTileRows; ++row) {
+    float* row_lanes = lanes + row * kSumLanes;
+    for (size_t i = begin; i < count; ++i) {
+      row_lanes[i - begin] = __builtin_fmaf(rows[row][i], x[i], row_lanes[i - begin]);
+    }
+  }
+}
+
 // lanes [kTileRows][kSumLanes] += rows * x. Stretches start at multiples of kSumLanes.
 void AddProducts(const float* const* rows, const float* x, size_t count, float* lanes) {
   __m256 low[kTileRows];
@@ -45,8 +56,7 @@ void AddProducts(const float* const* rows, const float* x, size_t count, float* 
     low[row] = _mm256_loadu_ps(lanes + row * kSumLanes);
     high[row] = _mm256_loadu_ps(lanes + row * kSumLanes + 8);
   }
-  size_t i = 0;
-  for (; i + kSumLanes <= count; i += kSumLanes) {
+  for (size_t i = 0; i + kSumLanes <= count; i += kSumLanes) {
     const __m256 x_low = _mm256_loadu_ps(x + i);
     const __m256 x_high = _mm256_loadu_ps(x + i + 8);
     for (size_t row = 0; row < kTileRows; ++row) {
@@ -55,11 +65,37 @@ void AddProducts(const float* const* rows, const float* x, size_t count, float* 
     }
   }
   for (size_t row = 0; row < kTileRows; ++row) {
-    float* row_lanes = lanes + row * kSumLanes;
-    _mm256_storeu_ps(row_lanes, low[row]);
-    _mm256_storeu_ps(row_lanes + 8, high[row]);
-    for (size_t lane = 0; i + lane < count; ++lane) {
-      row_lanes[lane] = __builtin_fmaf(rows[row][i + lane], x[i + lane], row_lanes[lane]);
+    _mm256_storeu_ps(lanes + row * kSumLanes, low[row]);
+    _mm256_storeu_ps(lanes + row * kSumLanes + 8, high[row]);
+  }
+  AddTail(rows, x, count, lanes);
+}
+
+// The same for kTileTokens tokens: seven loads for twelve multiply-adds instead of ten for eight.
+// Registers suffice for one half of the lanes at a time.
+constexpr size_t kTileTokens = 3;
+
+void AddProductsHalf(const float* const* rows, const float* const* x, size_t count, size_t half,
+                     float* const* lanes) {
+  __m256 sums[kTileTokens][kTileRows];
+  for (size_t t = 0; t < kTileTokens; ++t) {
+    for (size_t row = 0; row < kTileRows; ++row) {
+      sums[t][row] = _mm256_loadu_ps(lanes[t] + row * kSumLanes + half);
+    }
+  }
+  for (size_t i = half; i + kSumLanes <= count + half; i += kSumLanes) {
+    __m256 in[kTileTokens];
+    for (size_t t = 0; t < kTileTokens; ++t) in[t] = _mm256_loadu_ps(x[t] + i);
+    for (size_t row = 0; row < kTileRows; ++row) {
+      const __m256 w = _mm256_loadu_ps(rows[row] + i);
+      for (size_t t = 0; t < kTileTokens; ++t) {
+        sums[t][row] = _mm256_fmadd_ps(w, in[t], sums[t][row]);
+      }
+    }
+  }
+  for (size_t t = 0; t < kTileTokens; ++t) {
+    for (size_t row = 0; row < kTileRows; ++row) {
+      _mm256_storeu_ps(lanes[t] + row * kSumLanes + half, sums[t][row]);
     }
   }
 }
@@ -135,13 +171,35 @@ void DecodeWeights(const PlainWeights& weights, uint64_t first, size_t count, fl
   if (fast < count) DecodeWeightsScalar(weights, first + fast, count - fast, out + fast);
 }
 
+constexpr size_t kTokenBatch = 16;  // tokens that use decoded weights before they are overwritten
+constexpr size_t kLanes = kTileRows * kSumLanes;
+
+// One stretch of columns for `batch` tokens from `token` on.
+void AddBatch(const float* const* rows, const FloatRows& x, size_t token, size_t batch, size_t col,
+              size_t count, float (*lanes)[kLanes]) {
+  size_t i = 0;
+  for (; i + kTileTokens <= batch; i += kTileTokens) {
+    const float* in[kTileTokens];
+    float* sums[kTileTokens];
+    for (size_t t = 0; t < kTileTokens; ++t) {
+      in[t] = x.data + (token + i + t) * x.stride + col;
+      sums[t] = lanes[i + t];
+    }
+    AddProductsHalf(rows, in, count, 0, sums);
+    AddProductsHalf(rows, in, count, 8, sums);
+    for (size_t t = 0; t < kTileTokens; ++t) AddTail(rows, in[t], count, sums[t]);
+  }
+  for (; i < batch; ++i) {
+    AddProducts(rows, x.data + (token + i) * x.stride + col, count, lanes[i]);
+  }
+}
+
 void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
-  constexpr size_t kStretch = 512;    // weights decoded at once: 8 KiB for four rows
-  constexpr size_t kTokenBatch = 16;  // tokens that use them before they are overwritten
+  constexpr size_t kStretch = 512;  // weights decoded at once: 8 KiB for four rows
   const PlainWeights weights = Plain(view);
   float decoded[kTileRows][kStretch];
   const float* const rows[kTileRows] = {decoded[0], decoded[1], decoded[2], decoded[3]};
-  float lanes[kTokenBatch][kTileRows * kSumLanes];
+  float lanes[kTokenBatch][kLanes];
   for (size_t row = y.row_begin; row < y.row_end; row += kTileRows) {
     const size_t row_count = Min(kTileRows, y.row_end - row);
     for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
@@ -154,9 +212,7 @@ void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulR
           const size_t source = row + Min(i, row_count - 1);
           DecodeWeights(weights, source * weights.cols + col, count, decoded[i]);
         }
-        for (size_t i = 0; i < batch; ++i) {
-          AddProducts(rows, x.data + (token + i) * x.stride + col, count, lanes[i]);
-        }
+        AddBatch(rows, x, token, batch, col, count, lanes);
       }
       for (size_t i = 0; i < batch; ++i) {
         float* out = y.out + (token + i) * y.out_stride + row;

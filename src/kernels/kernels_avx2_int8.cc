@@ -1,11 +1,11 @@
-// The integer half of the AVX2 table; kernels_avx2.cc says what holds for both.
+// Integer products for one or two tokens; kernels_avx2.cc says what holds for all of the table.
 //
 // Eight rows together. A register of 16-bit sums holds one row's products; two rounds of horizontal
 // adds leave, in each 128-bit half, [row 0: A B][row 1: A B][row 2: A B][row 3: A B], where A and B
 // are the first and second half of the columns that this 128-bit half of the codes covers. With
 // Z2 = 15 or 3, 2 A - Z2 * (sum of the activations in A) is at most 15 * 127 * 16 = 30480 in
 // magnitude for Q4 (16 columns), 3 * 127 * 32 for Q2 (32 columns): it fits, and may wrap before.
-#include "kernels/internal.h"
+#include "kernels/avx2.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,7 +31,6 @@ float ScaleAt(const uint8_t* scales, uint64_t group) {
   return _cvtsh_ss(bits);
 }
 
-constexpr size_t kIntRows = 8;
 constexpr size_t kScaleEntries = 128;  // vectors of eight row scales decoded at once: 4 KiB
 
 struct Activations {
@@ -60,7 +59,6 @@ void SetZeroPart(Activations* x, int phase_count, int16_t zero2) {
 struct Q4 {
   static constexpr size_t kBlocks = 1;  // blocks of 64 columns in 32 bytes of a row
   static constexpr size_t kCodesPerByte = 2;
-  static constexpr float kUnit = kQ4Unit;
 
   static Activations Arrange(const int8_t* codes) {
     const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kEvenThenOdd));
@@ -87,7 +85,6 @@ struct Q4 {
 struct Q2 {
   static constexpr size_t kBlocks = 2;
   static constexpr size_t kCodesPerByte = 4;
-  static constexpr float kUnit = kQ2Unit;
 
   static Activations Arrange(const int8_t* codes) {
     const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kByPhase));
@@ -237,61 +234,18 @@ void TransposeScales(const uint8_t* const* rows, size_t group, __m256 unit, __m2
   for (size_t i = 0; i < 8; ++i) out[i] = _mm256_mul_ps(_mm256_cvtph_ps(t[i]), unit);
 }
 
-struct IntTile {
-  uint64_t row[kIntRows];          // a short tile repeats its last row
-  const uint8_t* codes[kIntRows];  // each row's first byte
-};
-
-// w_scales of the pieces [first, first + count) of each row: out[piece - first][row].
-void DecodeScales(const PlainWeights& weights, const IntTile& tile, size_t piece_cols, size_t first,
-                  size_t count, float unit, float* out) {
-  const size_t repeat = weights.group_size / piece_cols;  // pieces that share a group
-  const size_t last_group = (first + count - 1) / repeat;
-  size_t group = first / repeat;
-  if (weights.cols % weights.group_size == 0 && last_group - group + 1 >= 8) {
-    const uint8_t* rows[kIntRows];
-    for (size_t i = 0; i < kIntRows; ++i) {
-      rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
-    }
-    while (group <= last_group) {
-      group = Min(group, last_group - 7);  // the last eight may overlap those before
-      __m256 scales[8];
-      TransposeScales(rows, group, _mm256_set1_ps(unit), scales);
-      for (size_t i = 0; i < 8; ++i, ++group) {
-        size_t piece = group * repeat;
-        const size_t end = Min(piece + repeat, first + count);
-        if (piece < first) piece = first;
-        for (; piece < end; ++piece) _mm256_store_ps(out + (piece - first) * kIntRows, scales[i]);
-      }
-    }
-    return;
-  }
-  for (size_t i = 0; i < kIntRows; ++i) {
-    for (size_t piece = first; piece < first + count; ++piece) {
-      const uint64_t flat = tile.row[i] * weights.cols + piece * piece_cols;
-      const float scale = ScaleAt(weights.scales, flat / weights.group_size);
-      out[(piece - first) * kIntRows + i] = scale * unit;
-    }
-  }
-}
-
 template <class Format, int kPieces>
 void MatMulTiles(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
   constexpr size_t kPieceCols = Format::kBlocks * kActivationBlock / kPieces;
   alignas(32) float w_scales[kScaleEntries * kIntRows];
   for (size_t row = y.row_begin; row < y.row_end; row += kIntRows) {
-    const size_t row_count = Min(kIntRows, y.row_end - row);
-    const __m256i is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(row_count)),
+    const IntTile tile = MakeTile(weights, row, y.row_end);
+    const __m256i is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(tile.row_count)),
                                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    IntTile tile;
-    for (size_t i = 0; i < kIntRows; ++i) {
-      tile.row[i] = row + Min(i, row_count - 1);
-      tile.codes[i] = weights.data + tile.row[i] * weights.cols / Format::kCodesPerByte;
-    }
     const size_t pieces = weights.cols / kPieceCols;
     for (size_t first = 0; first < pieces; first += kScaleEntries) {
       const size_t count = Min(kScaleEntries, pieces - first);
-      DecodeScales(weights, tile, kPieceCols, first, count, Format::kUnit, w_scales);
+      DecodeScalesAvx2(weights, tile, kPieceCols, first, count, w_scales);
       for (size_t token = 0; token < x.token_count; ++token) {
         // Between two stretches of columns the sums wait in the output.
         float* out = y.out + token * y.out_stride + row;
@@ -348,20 +302,70 @@ bool QuantiseBlock(const float* x, int8_t* codes, float* scale) {
 
 }  // namespace
 
-// Rows of whole blocks, and groups of 16 (Q4), 32, or any multiple of 64; the rest is rare and left
+IntTile MakeTile(const PlainWeights& weights, size_t row, size_t row_end) {
+  const size_t codes_per_byte = weights.format == WeightFormat::kSmoeQ4 ? 2 : 4;
+  IntTile tile;
+  tile.row_count = Min(kIntRows, row_end - row);
+  for (size_t i = 0; i < kIntRows; ++i) {
+    tile.row[i] = row + Min(i, tile.row_count - 1);
+    tile.codes[i] = weights.data + tile.row[i] * weights.cols / codes_per_byte;
+  }
+  return tile;
+}
+
+void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
+                      size_t first, size_t count, float* out) {
+  const float unit = weights.format == WeightFormat::kSmoeQ4 ? kQ4Unit : kQ2Unit;
+  const size_t repeat = weights.group_size / piece_cols;  // pieces that share a group
+  const size_t last_group = (first + count - 1) / repeat;
+  size_t group = first / repeat;
+  if (weights.cols % weights.group_size == 0 && last_group - group + 1 >= 8) {
+    const uint8_t* rows[kIntRows];
+    for (size_t i = 0; i < kIntRows; ++i) {
+      rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
+    }
+    while (group <= last_group) {
+      group = Min(group, last_group - 7);  // the last eight may overlap those before
+      __m256 scales[8];
+      TransposeScales(rows, group, _mm256_set1_ps(unit), scales);
+      for (size_t i = 0; i < 8; ++i, ++group) {
+        size_t piece = group * repeat;
+        const size_t end = Min(piece + repeat, first + count);
+        if (piece < first) piece = first;
+        for (; piece < end; ++piece) _mm256_store_ps(out + (piece - first) * kIntRows, scales[i]);
+      }
+    }
+    return;
+  }
+  for (size_t i = 0; i < kIntRows; ++i) {
+    for (size_t piece = first; piece < first + count; ++piece) {
+      const uint64_t flat = tile.row[i] * weights.cols + piece * piece_cols;
+      const float scale = ScaleAt(weights.scales, flat / weights.group_size);
+      out[(piece - first) * kIntRows + i] = scale * unit;
+    }
+  }
+}
+
+// Rows of whole blocks, and groups of 8, 16, 32, or any multiple of 64; the rest is rare and left
 // to the scalar code.
 void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y) {
   const PlainWeights weights = Plain(view);
-  const bool is_q4 = weights.format == WeightFormat::kSmoeQ4;
-  const bool is_wide = weights.group_size % kActivationBlock == 0;
-  if (weights.cols == 0 || weights.cols % kActivationBlock != 0)
+  const uint64_t group = weights.group_size;
+  const bool is_wide = group % kActivationBlock == 0;
+  const bool is_regular = is_wide || group == 32 || group == 16 || group == 8;
+  if (weights.cols == 0 || weights.cols % kActivationBlock != 0 || !is_regular) {
     return MatMulInt8Scalar(view, x, y);
-  if (is_q4 && is_wide) return MatMulTiles<Q4, 1>(weights, x, y);
-  if (is_q4 && weights.group_size == 32) return MatMulTiles<Q4, 2>(weights, x, y);
-  if (is_q4 && weights.group_size == 16) return MatMulTiles<Q4, 4>(weights, x, y);
-  if (!is_q4 && is_wide) return MatMulTiles<Q2, 2>(weights, x, y);
-  if (!is_q4 && weights.group_size == 32) return MatMulTiles<Q2, 4>(weights, x, y);
-  MatMulInt8Scalar(view, x, y);
+  }
+  if (x.token_count >= kBatchTokensMin) return MatMulInt8BatchAvx2(weights, x, y);
+  if (weights.format == WeightFormat::kSmoeQ4) {
+    if (is_wide) return MatMulTiles<Q4, 1>(weights, x, y);
+    if (group == 32) return MatMulTiles<Q4, 2>(weights, x, y);
+    if (group == 16) return MatMulTiles<Q4, 4>(weights, x, y);
+  } else {
+    if (is_wide) return MatMulTiles<Q2, 2>(weights, x, y);
+    if (group == 32) return MatMulTiles<Q2, 4>(weights, x, y);
+  }
+  MatMulInt8BatchAvx2(weights, x, y);
 }
 
 bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales) {

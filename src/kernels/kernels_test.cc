@@ -88,11 +88,13 @@ TEST_P(Tables, MatMulF32GivesTheScalarBitsForAllFormatsAndSizes) {
         ExpectSameMatMulF32(table(), rng_, w, 1, 0, rows);
       }
     }
-    const WeightData w = RandomWeights(rng_, format, 7, 130, 32);
-    for (const size_t tokens : {0u, 1u, 2u, 16u, 17u, 33u}) {
-      ExpectSameMatMulF32(table(), rng_, w, tokens, 0, 7);
-      ExpectSameMatMulF32(table(), rng_, w, tokens, 2, 6);
-      ExpectSameMatMulF32(table(), rng_, w, tokens, 3, 3);
+    for (const uint32_t cols : {7u, 130u, 1100u}) {
+      const WeightData w = RandomWeights(rng_, format, 7, cols, 32);
+      for (const size_t tokens : {0u, 1u, 2u, 3u, 5u, 16u, 17u, 33u}) {
+        ExpectSameMatMulF32(table(), rng_, w, tokens, 0, 7);
+        ExpectSameMatMulF32(table(), rng_, w, tokens, 2, 6);
+        ExpectSameMatMulF32(table(), rng_, w, tokens, 3, 3);
+      }
     }
   }
 }
@@ -197,6 +199,22 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForLongRowsAndManyTokens) {
   }
 }
 
+TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
+  for (const WeightFormat format : kQuantisedFormats) {
+    for (const uint32_t group : {8u, 16u, 32u, 64u, 128u, 192u}) {
+      for (const uint32_t cols : {64u, 576u, 768u}) {
+        const WeightData w = RandomWeights(rng_, format, 13, cols, group);
+        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 7u, 16u, 18u, 37u}) {
+          const std::vector<float> x = RandomFloats(rng_, tokens * cols);
+          const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
+          ExpectSameMatMulInt8(table(), w, q.rows, 0, 13);
+          ExpectSameMatMulInt8(table(), w, q.rows, 3, 9);
+        }
+      }
+    }
+  }
+}
+
 // The largest sums there are, of both signs: nothing may saturate.
 TEST_P(Tables, MatMulInt8TakesTheExtremes) {
   for (const WeightFormat format : kQuantisedFormats) {
@@ -205,9 +223,11 @@ TEST_P(Tables, MatMulInt8TakesTheExtremes) {
         for (const float value : {1.0f, -1.0f}) {
           WeightData w = RandomWeights(rng_, format, 8, 128, group);
           std::fill(w.data.begin(), w.data.end(), code_byte);
-          const std::vector<float> x(128, value);
-          const ActivationData q = QuantiseRows(kScalarKernels, x, 1, 128);
-          ExpectSameMatMulInt8(table(), w, q.rows, 0, 8);
+          for (const size_t tokens : {1u, 4u}) {
+            const std::vector<float> x(tokens * 128, value);
+            const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, 128);
+            ExpectSameMatMulInt8(table(), w, q.rows, 0, 8);
+          }
         }
       }
     }

@@ -1,0 +1,34 @@
+// kernels/avx2.h: what the three files of the AVX2 table call in each other. Declarations only, for
+// the reason that internal.h gives.
+#pragma once
+
+#include "kernels/internal.h"
+
+namespace smoe::kernels {
+
+constexpr size_t kIntRows = 8;  // rows that the integer kernels take together, one in each lane
+
+struct IntTile {
+  uint64_t row[kIntRows];          // a tile at the end of the range repeats its last row
+  const uint8_t* codes[kIntRows];  // each row's first byte; rows start at bytes here
+  size_t row_count;
+};
+IntTile MakeTile(const PlainWeights& weights, size_t row, size_t row_end);
+
+// w_scales of the pieces [first, first + count) of each row: out[piece - first][row]. A piece is
+// piece_cols columns inside one group. out is aligned to 32 bytes.
+void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
+                      size_t first, size_t count, float* out);
+
+bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
+
+void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
+
+// The same for many tokens: weights are unpacked and transposed once for kBatchTokens of them,
+// which pays from kBatchTokensMin on. Requires cols a multiple of 64, and groups of 8, 16, 32 or a
+// multiple of 64.
+constexpr size_t kBatchTokens = 16;
+constexpr size_t kBatchTokensMin = 3;
+void MatMulInt8BatchAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+
+}  // namespace smoe::kernels
