@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,15 +38,16 @@ struct ChildResult {
   std::string text;  // stdout and stderr
 };
 
-// Runs `body` in a child under the filter and collects what it writes. 99: no filter here.
-ChildResult RunRefused(uint32_t call, uint32_t error, int (*body)()) {
+// Runs `prepare` and then `body` in a child and collects what they write. 99: cannot prepare.
+template <class Prepare>
+ChildResult RunInChild(const Prepare& prepare, int (*body)()) {
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const pid_t child = fork();
   if (child == 0) {
     dup2(ends[1], 1);
     dup2(ends[1], 2);
-    _exit(Refuse(call, error) ? body() : 99);
+    _exit(prepare() ? body() : 99);
   }
   close(ends[1]);
   ChildResult result;
@@ -61,6 +63,10 @@ ChildResult RunRefused(uint32_t call, uint32_t error, int (*body)()) {
   return result;
 }
 
+ChildResult RunRefused(uint32_t call, uint32_t error, int (*body)()) {
+  return RunInChild([call, error] { return Refuse(call, error); }, body);
+}
+
 // Prints the reason; 0 if io_uring is refused as it should be.
 int OpenExplicitly() {
   Result<std::unique_ptr<ReadQueue>> queue = ReadQueue::Open(ReadBackend::kUring, {});
@@ -69,11 +75,11 @@ int OpenExplicitly() {
   return queue.error().code() == ErrorCode::kUnsupported ? 0 : 2;
 }
 
-// 0 if the queue that comes reads right.
-int OpenAutomatically() {
+// 0 if the queue that comes reads right; 2 if it is not of the kind `name`, where one is given.
+int OpenAndRead(const char* name) {
   Result<std::unique_ptr<ReadQueue>> queue = ReadQueue::Open(ReadBackend::kAuto, {.depth = 4});
   if (!queue) return 1;
-  if (std::string((*queue)->name()) != "threads") return 2;
+  if (name != nullptr && std::string((*queue)->name()) != name) return 2;
   const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   std::vector<std::byte> magic(4);
   (*queue)->Push({.fd = fd, .offset = 0, .into = magic, .tag = 0});
@@ -82,6 +88,9 @@ int OpenAutomatically() {
   if (!count || *count != 1 || done.error != 0) return 3;
   return magic[1] == std::byte{'E'} && magic[3] == std::byte{'F'} ? 0 : 4;
 }
+
+int OpenThreads() { return OpenAndRead("threads"); }
+int OpenAny() { return OpenAndRead(nullptr); }
 
 struct Refusal {
   uint32_t call;
@@ -102,7 +111,7 @@ TEST_P(ReadQueueSandbox, ExplicitRingIsUnsupportedAndTheMessageSaysWhy) {
 
 TEST_P(ReadQueueSandbox, AutomaticChoiceReadsWithThreadsAfterOneLine) {
   const Refusal& refusal = GetParam();
-  const ChildResult result = RunRefused(refusal.call, refusal.error, OpenAutomatically);
+  const ChildResult result = RunRefused(refusal.call, refusal.error, OpenThreads);
   if (result.exit_code == 99) GTEST_SKIP() << "no seccomp filters in this sandbox";
   EXPECT_EQ(result.exit_code, 0) << result.text;
   EXPECT_EQ(std::count(result.text.begin(), result.text.end(), '\n'), 1) << result.text;
@@ -127,6 +136,18 @@ TEST(ReadQueueSandbox, RingThatMayNotRegisterBuffersStillWorks) {
   if (result.exit_code == 99) GTEST_SKIP() << "no seccomp filters in this sandbox";
   if (result.exit_code == 98) GTEST_SKIP() << result.text;
   EXPECT_EQ(result.exit_code, 0) << result.text;
+}
+
+TEST(ReadQueueSandbox, ReadsWorkWhateverTheLimitOnLockedMemory) {
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{64 << 10}}) {
+    const ChildResult result = RunInChild(
+        [limit] {
+          const rlimit locked{.rlim_cur = limit, .rlim_max = limit};
+          return setrlimit(RLIMIT_MEMLOCK, &locked) == 0;
+        },
+        OpenAny);
+    EXPECT_EQ(result.exit_code, 0) << result.text;
+  }
 }
 
 }  // namespace
