@@ -13,7 +13,12 @@
 
 namespace smoe::checkpoint {
 
+// Caps of the small files of a folder.
+inline constexpr uint64_t kConfigBytesMax = uint64_t{16} << 20;
+inline constexpr uint64_t kTokenizerBytesMax = uint64_t{256} << 20;
+
 // The small files of the folder, verbatim; absent files are nullopt. A vault's annex carries them.
+// chat_template: chat_template.jinja, or the text inside chat_template.json.
 struct SideFiles {
   std::string config;
   std::optional<std::string> generation_config;
@@ -24,7 +29,7 @@ struct SideFiles {
 
 // Facts about the trunk that the tensors decide and the config is checked against.
 struct TrunkFacts {
-  std::string prefix;                 // "model." or "model.language_model."
+  std::string prefix;  // of "embed_tokens" and "layers": "model." or "model.language_model."
   std::vector<bool> layer_is_sparse;  // by the experts present, one per hidden layer
   bool has_qk_norm = false;
   bool head_is_tied = false;           // no lm_head of its own is used
@@ -46,12 +51,20 @@ struct Checkpoint {
 // differ.
 Result<Checkpoint> OpenCheckpoint(const std::string& path);
 
-// Reads the small files of a folder (or the folder of a bare config.json).
-Result<SideFiles> ReadSideFiles(const std::string& folder);
+// Reads the small files of a folder, or of the folder of a bare config.json, which then is the
+// config whatever its name. Errors: kInvalid if there is no config or a file exceeds its cap; kIo.
+Result<SideFiles> ReadSideFiles(const std::string& path);
 
 // Checks trunk tensors against the config; used for checkpoints, trunk files and annexes alike.
-// `sparse_layers`: absolute indices of layers that have routed experts.
+// `sparse_layers`: absolute indices of layers that have routed experts; those beyond the model's
+// layers are ignored. Reads no data. That the config may claim other sparse layers is a warning
+// here (a vault may be partial) and an error in OpenCheckpoint.
+// Errors: kCorrupt naming the tensor or the layer: no embedding, a layer without tensors or beyond
+//         the config's count, a head that is neither there nor tied.
 Result<TrunkFacts> InspectTrunk(const TensorFiles& trunk, const ModelConfig& config,
                                 const std::vector<uint32_t>& sparse_layers);
+
+// "D S S S": one letter per layer.
+std::string LayerKindsText(const std::vector<bool>& layer_is_sparse);
 
 }  // namespace smoe::checkpoint

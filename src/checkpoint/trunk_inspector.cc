@@ -1,0 +1,319 @@
+// InspectTrunk of checkpoint/checkpoint.h: what the names of the tensors say about the trunk.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/expert_names.h"
+
+namespace smoe::checkpoint {
+
+namespace {
+
+constexpr size_t kNamesListedMax = 8;  // in a message
+constexpr std::string_view kEmbedding = "embed_tokens.weight";
+constexpr std::string_view kHead = "lm_head.weight";
+
+// What every layer of a known family may have, below "layers.N.", without the last component
+// (weight, bias, scales).
+constexpr std::string_view kLayerParts[] = {
+    "input_layernorm",
+    "post_attention_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "self_attn.q_norm",
+    "self_attn.k_norm",
+    "self_attn.query_layernorm",
+    "self_attn.key_layernorm",
+    "self_attn.q_a_proj",
+    "self_attn.q_a_layernorm",
+    "self_attn.q_b_proj",
+    "self_attn.kv_a_proj_with_mqa",
+    "self_attn.kv_a_layernorm",
+    "self_attn.kv_b_proj",
+    "linear_attn.conv1d",
+    "linear_attn.in_proj_ba",
+    "linear_attn.in_proj_qkvz",
+    "linear_attn.in_proj_qkv",
+    "linear_attn.in_proj_z",
+    "linear_attn.in_proj_b",
+    "linear_attn.in_proj_a",
+    "linear_attn.norm",
+    "linear_attn.out_proj",
+    "mlp.gate",
+    "mlp.gate.wg",
+    "mlp.router",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+    "mlp.shared_expert.gate_proj",
+    "mlp.shared_expert.up_proj",
+    "mlp.shared_expert.down_proj",
+    "mlp.shared_expert_gate",
+    "mlp.shared_experts.gate_proj",
+    "mlp.shared_experts.up_proj",
+    "mlp.shared_experts.down_proj",
+    "mlp.shared_mlp.gate_proj",
+    "mlp.shared_mlp.up_proj",
+    "mlp.shared_mlp.down_proj",
+    "block_sparse_moe.gate",
+    "block_sparse_moe.router.layer",
+};
+constexpr std::string_view kLayerTensors[] = {
+    "self_attn.sinks",
+    "self_attn.rotary_emb.inv_freq",  // saved by old versions, computed from the config
+    "linear_attn.A_log",
+    "linear_attn.dt_bias",
+    "mlp.gate.e_score_correction_bias",
+    "mlp.moe_statics.e_score_correction_bias",
+    "block_sparse_moe.e_score_correction_bias",
+};
+constexpr std::string_view kPartEndings[] = {"weight",
+                                             "bias",
+                                             "weight_scale_inv",
+                                             "weight_scale",
+                                             "weight_scale_2",
+                                             "weight_packed",
+                                             "weight_global_scale",
+                                             "input_scale",
+                                             "input_global_scale",
+                                             "k_scale",
+                                             "v_scale"};
+// Only a multi-token-prediction block has these.
+constexpr std::string_view kMtpMarkers[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
+// Towers of models that do more than text.
+constexpr std::string_view kOtherTowers[] = {"visual", "vision_tower", "vision_model",
+                                             "audio_tower", "multi_modal_projector"};
+
+template <size_t kCount>
+bool IsOneOf(const std::string_view (&list)[kCount], std::string_view text) {
+  return std::find(std::begin(list), std::end(list), text) != std::end(list);
+}
+
+bool HasComponent(std::string_view name, std::string_view component) {
+  while (!name.empty()) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    if (name.substr(0, dot) == component) return true;
+    name.remove_prefix(std::min(dot + 1, name.size()));
+  }
+  return false;
+}
+
+bool IsOfOtherTower(std::string_view name) {
+  return std::any_of(std::begin(kOtherTowers), std::end(kOtherTowers),
+                     [&](std::string_view tower) { return HasComponent(name, tower); });
+}
+
+bool IsKnownLayerTensor(std::string_view rest) {
+  if (IsOneOf(kLayerTensors, rest)) return true;
+  const size_t dot = rest.rfind('.');
+  return dot != std::string_view::npos && IsOneOf(kPartEndings, rest.substr(dot + 1)) &&
+         IsOneOf(kLayerParts, rest.substr(0, dot));
+}
+
+struct Tally {
+  uint64_t count = 0;
+  uint64_t bytes = 0;
+  void Add(const TensorInfo& info) {
+    ++count;
+    bytes += info.size;
+  }
+};
+
+std::string ListNames(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kNamesListedMax; ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kNamesListedMax) {
+    text += fmt::format(" and {} more", names.size() - kNamesListedMax);
+  }
+  return text;
+}
+
+class TrunkInspector {
+ public:
+  TrunkInspector(const TensorFiles& trunk, const ModelConfig& config)
+      : trunk_(trunk), config_(config) {}
+
+  Result<TrunkFacts> Inspect(const std::vector<uint32_t>& sparse_layers) {
+    SMOE_TRY(FindPrefix());
+    for (const auto& [name, info] : trunk_.tensors()) Sort(name, info);
+    SMOE_TRY(CheckLayers());
+    NoteLayerKinds(sparse_layers);
+    SMOE_TRY(DecideHead());
+    NoteAttention();
+    NoteLeftOut();
+    return std::move(facts_);
+  }
+
+ private:
+  // Where the text model begins: beside its embedding.
+  Status FindPrefix() {
+    std::vector<std::string> found;
+    for (const auto& [name, info] : trunk_.tensors()) {
+      if (!name.ends_with(kEmbedding) || ParseLayerName(name) || HasComponent(name, "mtp"))
+        continue;
+      const std::string prefix = name.substr(0, name.size() - kEmbedding.size());
+      if (prefix.empty() || prefix.back() == '.') found.push_back(prefix);
+    }
+    if (found.size() == 1) {
+      facts_.prefix = found[0];
+      return Ok();
+    }
+    if (found.empty()) return Corrupt("tensor model.{}: missing", kEmbedding);
+    return Corrupt("two embeddings: {}{} and {}{}: want one", found[0], kEmbedding, found[1],
+                   kEmbedding);
+  }
+
+  void Sort(const std::string& name, const TensorInfo& info) {
+    const auto layer = ParseLayerName(name);
+    if (HasComponent(name, "mtp")) return mtp_.Add(info);
+    if (layer && layer->prefix == facts_.prefix) {
+      if (layer->layer_index >= config_.num_hidden_layers) {
+        mtp_.Add(info);
+        layers_beyond_[layer->layer_index].insert(std::string(layer->rest));
+        return;
+      }
+      layers_seen_.insert(layer->layer_index);
+      if (ParseExpertName(name)) return;
+      NoteAttentionTensor(layer->rest);
+      if (!IsKnownLayerTensor(layer->rest)) unknown_.push_back(name);
+      return;
+    }
+    if (name == facts_.prefix + std::string(kEmbedding)) return;
+    if (name == facts_.prefix + "norm.weight") return;
+    if (name.ends_with(kHead) && !layer) {
+      heads_.push_back(name);
+      return;
+    }
+    if (IsOfOtherTower(name)) return towers_.Add(info);
+    unknown_.push_back(name);
+  }
+
+  void NoteAttentionTensor(std::string_view rest) {
+    constexpr std::string_view kAttention = "self_attn.";
+    if (!rest.starts_with(kAttention)) return;
+    rest.remove_prefix(kAttention.size());
+    if (rest == "q_norm.weight" || rest == "query_layernorm.weight") facts_.has_qk_norm = true;
+    if (rest.ends_with("_proj.bias")) biases_.insert(std::string(rest.substr(0, rest.find('_'))));
+  }
+
+  Status CheckLayers() const {
+    for (uint32_t i = 0; i < config_.num_hidden_layers; ++i) {
+      if (layers_seen_.contains(i)) continue;
+      return Corrupt("layer {}: no tensor {}layers.{}.*, the config says {} layers", i,
+                     facts_.prefix, i, config_.num_hidden_layers);
+    }
+    for (const auto& [index, tails] : layers_beyond_) {
+      const bool is_announced =
+          index < config_.num_hidden_layers + config_.num_nextn_predict_layers;
+      const bool is_marked =
+          std::any_of(std::begin(kMtpMarkers), std::end(kMtpMarkers),
+                      [&, &names = tails](auto marker) { return names.contains(marker); });
+      if (is_announced || is_marked) continue;
+      return Corrupt(
+          "layer {}: tensor {}layers.{}.{}, the config says {} layers and no "
+          "multi-token prediction",
+          index, facts_.prefix, index, *tails.begin(), config_.num_hidden_layers);
+    }
+    return Ok();
+  }
+
+  void NoteLayerKinds(const std::vector<uint32_t>& sparse_layers) {
+    facts_.layer_is_sparse.assign(config_.num_hidden_layers, false);
+    for (const uint32_t layer : sparse_layers) {
+      if (layer < config_.num_hidden_layers) facts_.layer_is_sparse[layer] = true;
+    }
+    facts_.decisions.push_back(
+        fmt::format("layers: {}, by the experts present", LayerKindsText(facts_.layer_is_sparse)));
+    if (!config_.layer_is_sparse.empty() && config_.layer_is_sparse != facts_.layer_is_sparse) {
+      facts_.warnings.push_back(fmt::format("layers: the config says {}, experts are there for {}",
+                                            LayerKindsText(config_.layer_is_sparse),
+                                            LayerKindsText(facts_.layer_is_sparse)));
+    }
+  }
+
+  // A06. The flag and the tensor together.
+  Status DecideHead() {
+    const bool is_tied =
+        config_.tie_word_embeddings || (heads_.empty() && config_.family == Family::kUnknown);
+    facts_.head_is_tied = is_tied;
+    if (!is_tied && heads_.empty()) {
+      return Corrupt(
+          "tensor {}: missing, and tie_word_embeddings is false: the head was lost, or "
+          "the config is that of another model",
+          kHead);
+    }
+    if (!is_tied) {
+      facts_.decisions.push_back(fmt::format("head: {}", heads_[0]));
+      return Ok();
+    }
+    facts_.decisions.push_back("head: tied to the embedding");
+    if (!heads_.empty()) {
+      facts_.warnings.push_back(fmt::format(
+          "{}: ignored, tie_word_embeddings is true and the embedding is the head", heads_[0]));
+    }
+    return Ok();
+  }
+
+  void NoteAttention() {
+    facts_.decisions.push_back(fmt::format("rope: {}, theta {}, rotary dims {} of {}",
+                                           RopeTypeName(config_.rope.type), config_.rope.theta,
+                                           config_.rotary_dim(), config_.head_dim));
+    std::string biases = biases_.empty() ? "no biases" : "biases on";
+    for (const std::string& name : biases_) biases += ' ' + name;
+    facts_.decisions.push_back(fmt::format(
+        "attention: {}, {}", facts_.has_qk_norm ? "q/k norms" : "no q/k norms", biases));
+    if (config_.sliding_window != 0) {
+      const auto count =
+          std::count(config_.layer_is_sliding.begin(), config_.layer_is_sliding.end(), true);
+      facts_.decisions.push_back(
+          fmt::format("window: {} tokens on {} layers", config_.sliding_window, count));
+    }
+  }
+
+  void NoteLeftOut() {
+    if (mtp_.count != 0) {
+      facts_.decisions.push_back(fmt::format("multi-token prediction: {} tensors skipped, {} bytes",
+                                             mtp_.count, mtp_.bytes));
+    } else if (config_.num_nextn_predict_layers != 0) {
+      facts_.decisions.push_back(
+          fmt::format("multi-token prediction: {} layers in the config, none in the tensors",
+                      config_.num_nextn_predict_layers));
+    }
+    if (towers_.count != 0) {
+      facts_.decisions.push_back(fmt::format("images and sound: {} tensors not used, {} bytes",
+                                             towers_.count, towers_.bytes));
+    }
+    if (!unknown_.empty()) {
+      facts_.warnings.push_back(
+          fmt::format("{} tensors are not known: {}", unknown_.size(), ListNames(unknown_)));
+    }
+  }
+
+  const TensorFiles& trunk_;
+  const ModelConfig& config_;
+  TrunkFacts facts_;
+  Tally mtp_;
+  Tally towers_;
+  std::set<uint32_t> layers_seen_;
+  std::map<uint32_t, std::set<std::string, std::less<>>> layers_beyond_;
+  std::set<std::string> biases_;  // "q", "k", ...
+  std::vector<std::string> heads_;
+  std::vector<std::string> unknown_;
+};
+
+}  // namespace
+
+Result<TrunkFacts> InspectTrunk(const TensorFiles& trunk, const ModelConfig& config,
+                                const std::vector<uint32_t>& sparse_layers) {
+  return TrunkInspector(trunk, config).Inspect(sparse_layers);
+}
+
+}  // namespace smoe::checkpoint
