@@ -20,7 +20,8 @@ function(smoe_find_cargo result)
     endif()
     execute_process(COMMAND "${candidate}" --version OUTPUT_VARIABLE text ERROR_QUIET
                     OUTPUT_STRIP_TRAILING_WHITESPACE)
-    if(text MATCHES "^cargo ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL SMOE_CARGO_VERSION_MIN)
+    if(text MATCHES "^cargo ([0-9.]+)" AND
+       CMAKE_MATCH_1 VERSION_GREATER_EQUAL SMOE_CARGO_VERSION_MIN)
       set(${result} "${candidate}" PARENT_SCOPE)
       return()
     endif()

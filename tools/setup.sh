@@ -34,11 +34,15 @@ rust_version_wanted() {
   printf '%s\n' "${found:-$RUST_VERSION_DEFAULT}"
 }
 
-# Succeeds where the cargo on PATH runs and is at least version $1.
+# Succeeds where a cargo of at least version $1 is in one of the places that the build looks in
+# (cmake/Cargo.cmake).
 cargo_is_new_enough() {
-  local have
-  have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
-  [ -n "$have" ] && [ "$(printf '%s\n%s\n' "$1" "$have" | sort -V | head -n 1)" = "$1" ]
+  local cargo have
+  for cargo in cargo "${HOME:-/}/.cargo/bin/cargo" /usr/bin/cargo; do
+    have=$("$cargo" --version 2>/dev/null | cut -d' ' -f2) || continue
+    [ "$(printf '%s\n%s\n' "$1" "$have" | sort -V | head -n 1)" != "$1" ] || return 0
+  done
+  return 1
 }
 
 # Prints those of the named packages that are not installed.
@@ -95,7 +99,7 @@ main() {
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
   cargo_is_new_enough "$rust_wanted" ||
     die "$(command -v cargo || echo cargo): found $(cargo --version 2>/dev/null || echo no Rust)," \
-      "want $rust_wanted or newer first on PATH (Debian 12 has it in bookworm-security)"
+      "want $rust_wanted or newer (Debian 12 has it in bookworm-security)"
 }
 
 main "$@"

@@ -262,7 +262,8 @@ TEST(ModelConfig, ReadsStopIdsAsNumberOrList) {
 // Keys of deepseek-ai/deepseek-moe-16b-base, config.json.
 TEST(ModelConfig, ReadsDeepseekOfTheFirstVersion) {
   const auto json = Json::Parse(
-      R"({"architectures": ["DeepseekForCausalLM"], "attention_bias": false, "aux_loss_alpha": 0.001,
+      R"({"architectures": ["DeepseekForCausalLM"], "attention_bias": false,
+          "aux_loss_alpha": 0.001,
           "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1,
           "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 10944,
           "max_position_embeddings": 4096, "model_type": "deepseek", "moe_intermediate_size": 1408,

@@ -17,7 +17,8 @@ namespace {
 using tensor::WeightFormat;
 
 // clang-format off
-alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14,
+                                                  1, 3, 5, 7, 9, 11, 13, 15};
 alignas(16) constexpr uint8_t kByPhase[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 // clang-format on
 
