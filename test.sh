@@ -19,8 +19,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly REPORTS=build/reports
-readonly ARITHMETIC='^(kernels|experts|model|engine)_test$'
-readonly THREADED='^(base|io|experts|engine)_test$'
+readonly ARITHMETIC='^(kernels|experts|model|engine|cross)_test$'
+readonly THREADED='^(base|io|experts|engine|cross)_test$'
 failed_stages=()
 
 say() { printf 'test.sh: %s\n' "$*" >&2; }
