@@ -48,7 +48,6 @@ class Tables : public testing::TestWithParam<const KernelTable*> {
 // All but the last: that one is the scalar table itself.
 INSTANTIATE_TEST_SUITE_P(, Tables, testing::ValuesIn(AllKernels().begin(), AllKernels().end() - 1),
                          [](const auto& test) { return std::string(test.param->name); });
-});
 
 // Numbers of every kind: normal, subnormal, zeros of both signs, huge; specials if wanted.
 std::vector<float> Mixed(Rng& rng, size_t count, bool with_specials) {
