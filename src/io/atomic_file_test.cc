@@ -1,0 +1,120 @@
+#include "io/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace smoe::io {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class AtomicFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("smoe_atomic_{}", ::getpid());
+    fs::create_directories(folder_);
+    path_ = (folder_ / "out").string();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string Content(const std::string& path) const {
+    return ReadWholeFile(path, 1 << 20).value_or("absent");
+  }
+  Result<AtomicFile> OpenWith(const std::string& text, const AtomicFile::Options& options) const {
+    auto file = AtomicFile::Open(path_, options);
+    EXPECT_TRUE(!file || file->file().WriteAt(0, AsBytes(text)));
+    return file;
+  }
+
+  fs::path folder_;
+  std::string path_;
+};
+
+TEST_F(AtomicFileTest, TheNameAppearsOnlyWithCommit) {
+  auto file = OpenWith("abc", {});
+  ASSERT_TRUE(file);
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_TRUE(fs::exists(path_ + ".partial"));
+  ASSERT_TRUE(file->Commit());
+  EXPECT_EQ(Content(path_), "abc");
+  EXPECT_FALSE(fs::exists(path_ + ".partial"));
+  EXPECT_FALSE(file->file().is_open());
+}
+
+TEST_F(AtomicFileTest, WithoutCommitNothingIsLeft) {
+  { const auto file = OpenWith("abc", {}); }
+  EXPECT_TRUE(fs::is_empty(folder_));
+  {
+    auto file = OpenWith("abc", {});
+    file = AtomicFile::Open((folder_ / "other").string(), {});
+    EXPECT_FALSE(fs::exists(path_ + ".partial"));
+  }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(AtomicFileTest, AKeptPartialIsResumedOrReplaced) {
+  OpenWith("abcdef", {})->KeepPartial();
+  EXPECT_EQ(Content(path_ + ".partial"), "abcdef");
+  OpenWith("xy", {.resume = true})->KeepPartial();
+  EXPECT_EQ(Content(path_ + ".partial"), "xycdef");
+  OpenWith("z", {})->KeepPartial();
+  EXPECT_EQ(Content(path_ + ".partial"), "z");
+}
+
+TEST_F(AtomicFileTest, AnExistingFileIsReplacedOnlyIfAsked) {
+  ASSERT_TRUE(WriteFileAtomically(path_, AsBytes(std::string_view("old")), false));
+  const auto refused = WriteFileAtomically(path_, AsBytes(std::string_view("new")), false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(refused.error().message(), HasSubstr("exists; --force replaces it"));
+  EXPECT_EQ(Content(path_), "old");
+  ASSERT_TRUE(WriteFileAtomically(path_, AsBytes(std::string_view("new")), true));
+  EXPECT_EQ(Content(path_), "new");
+}
+
+TEST_F(AtomicFileTest, AFileThatAppearsMeanwhileIsNotReplaced) {
+  auto file = OpenWith("ours", {});
+  ASSERT_TRUE(File::Create(path_));
+  const auto refused = file->Commit();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
+  EXPECT_EQ(Content(path_), "");
+}
+
+TEST_F(AtomicFileTest, TwoWritersDoNotShareAPartial) {
+  const auto first = OpenWith("first", {});
+  const auto second = AtomicFile::Open(path_, {});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(second.error().message(), HasSubstr("another process is writing it"));
+  EXPECT_EQ(Content(path_ + ".partial"), "first");
+}
+
+TEST_F(AtomicFileTest, AKilledWriterLeavesOnlyThePartialAndNoLock) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto file = AtomicFile::Open(path_, {});
+    if (file) (void)file->file().WriteAt(0, AsBytes(std::string_view("half")));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_EQ(Content(path_ + ".partial"), "half");
+  EXPECT_TRUE(AtomicFile::Open(path_, {.resume = true}));
+}
+
+TEST_F(AtomicFileTest, AFolderThatIsNotThereIsNamed) {
+  const auto file = AtomicFile::Open((folder_ / "no" / "out").string(), {});
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::kIo);
+  EXPECT_THAT(file.error().message(), HasSubstr("No such file"));
+}
+
+}  // namespace
+}  // namespace smoe::io

@@ -1,0 +1,162 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "base/memory.h"
+
+namespace smoe::io {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("smoe_file_{}", ::getpid());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string Write(const std::string& name, const std::string& content) const {
+    const auto file = File::Create(Path(name));
+    EXPECT_TRUE(file);
+    EXPECT_TRUE(file->WriteAt(0, AsBytes(content)));
+    return Path(name);
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FileTest, ReadsWhatWasWrittenAtItsOffset) {
+  const std::string path = Write("a", "hello world");
+  const auto file = File::OpenRead(path);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->Size().value(), 11U);
+  std::string text(5, ' ');
+  ASSERT_TRUE(file->ReadAt(6, std::as_writable_bytes(std::span(text))));
+  EXPECT_EQ(text, "world");
+}
+
+TEST_F(FileTest, AShortFileIsCorruptWithOffsetWantedAndGot) {
+  const auto file = File::OpenRead(Write("a", "hello"));
+  std::string text(10, ' ');
+  const auto status = file->ReadAt(2, std::as_writable_bytes(std::span(text)));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(status.error().message(),
+              HasSubstr("offset 2: 10 bytes wanted, the file ends after 3"));
+}
+
+TEST_F(FileTest, RefusesWhatIsNoFileAndNeverWaits) {
+  EXPECT_EQ(File::OpenRead(Path("absent")).error().code(), ErrorCode::kIo);
+  EXPECT_THAT(File::OpenRead(Path("absent")).error().message(), HasSubstr("No such file"));
+  EXPECT_THAT(File::OpenRead(folder_.string()).error().message(), HasSubstr("is a folder"));
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(File::OpenRead(Path("pipe")).error().message(), HasSubstr("is a pipe"));
+}
+
+TEST_F(FileTest, MovingLeavesOneOwner) {
+  auto first = File::OpenRead(Write("a", "x"));
+  File second = std::move(*first);
+  EXPECT_FALSE(first->is_open());
+  EXPECT_TRUE(second.is_open());
+  second = File();
+  EXPECT_FALSE(second.is_open());
+}
+
+TEST_F(FileTest, DirectReadsGiveTheSameBytesOrAreRefusedAloud) {
+  std::string content(3 * kDirectAlignment, 'x');
+  content[kDirectAlignment] = 'y';
+  const auto file = File::OpenDirect(Write("a", content));
+  if (!file) {
+    EXPECT_EQ(file.error().code(), ErrorCode::kUnsupported);
+    GTEST_SKIP() << file.error().message();
+  }
+  auto buffer = AlignedBuffer::Create(kDirectAlignment, "test");
+  ASSERT_TRUE(file->ReadAt(kDirectAlignment, buffer->bytes()));
+  EXPECT_EQ(buffer->data()[0], std::byte{'y'});
+  EXPECT_EQ(File::OpenDirect(Path("absent")).error().code(), ErrorCode::kIo);
+}
+
+// One page, mapped again and again: gigabytes of address and little memory.
+class AliasedBuffer {
+ public:
+  explicit AliasedBuffer(size_t size) : size_(size) {
+    const int fd = ::memfd_create("aliased", 0);
+    EXPECT_EQ(::ftruncate(fd, kPieceBytes), 0);
+    data_ = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (size_t at = 0; at < size; at += kPieceBytes) {
+      ::mmap(static_cast<char*>(data_) + at, std::min(kPieceBytes, size - at),
+             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    }
+    ::close(fd);
+  }
+  ~AliasedBuffer() { ::munmap(data_, size_); }
+  AliasedBuffer(const AliasedBuffer&) = delete;
+  AliasedBuffer& operator=(const AliasedBuffer&) = delete;
+  MutableBytes bytes() const { return {static_cast<std::byte*>(data_), size_}; }
+
+ private:
+  static constexpr size_t kPieceBytes = size_t{2} << 20;
+  size_t size_;
+  void* data_;
+};
+
+// The kernel moves 0x7ffff000 bytes a call at most, for /dev/null too.
+TEST(E04, OneWriteGoesBeyondTwoGiB) {
+  const auto file = File::OpenReadWrite("/dev/null");
+  ASSERT_TRUE(file) << file.error().message();
+  const AliasedBuffer buffer((size_t{1} << 31) + 12345);
+  const auto status = file->WriteAt(0, buffer.bytes());
+  EXPECT_TRUE(status) << status.error().message();
+}
+
+TEST_F(FileTest, TheDriveThatTakesNoMoreIsNamed) {
+  const auto file = File::OpenReadWrite("/dev/full");
+  if (!file) GTEST_SKIP() << file.error().message();
+  const auto status = file->WriteAt(0, AsBytes(std::string_view("abc")));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), ErrorCode::kExhausted);
+  EXPECT_THAT(status.error().message(), HasSubstr("3 bytes to write, 0 written"));
+}
+
+TEST_F(FileTest, WholeFilesAreReadUpToTheirCap) {
+  const std::string path = Write("a", "12345");
+  EXPECT_EQ(ReadWholeFile(path, 5).value(), "12345");
+  const auto refused = ReadWholeFile(path, 4);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(refused.error().message(), HasSubstr("5 bytes, at most 4"));
+}
+
+TEST_F(FileTest, FreeSpaceIsKnownForAPathThatIsNotThereYet) {
+  EXPECT_GT(FreeSpace(Path("not/yet/there")).value(), 0U);
+  EXPECT_GT(FreeSpace("relative").value(), 0U);
+  EXPECT_GT(FreeSpace("/absent/too").value(), 0U);
+}
+
+TEST_F(FileTest, SizeSyncAndHintsWork) {
+  const auto file = File::OpenOrCreate(Path("a"));
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(file->Truncate(100));
+  EXPECT_EQ(file->Size().value(), 100U);
+  EXPECT_TRUE(file->Sync());
+  file->StartWriteback(0, 100);
+  file->DropFromPageCache(0, 100);
+  EXPECT_TRUE(SyncDirectoryOf(Path("a")));
+  EXPECT_EQ(File::OpenOrCreate(Path("a"))->Size().value(), 100U);
+  EXPECT_EQ(File::Create(Path("a"))->Size().value(), 0U);
+}
+
+}  // namespace
+}  // namespace smoe::io
