@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "store/checkpoint_store.h"
+#include "store/trunk_shapes.h"
 #include "store/vault/annex.h"
 #include "store/vault/arch_config.h"
 #include "store/vault/vault.h"
@@ -201,6 +202,9 @@ Status LoadConfig(const Places& places, ModelFiles* files) {
                                         SparseLayers(vault, files->config.num_hidden_layers));
   if (!facts) return While(source + " and trunk", std::move(facts));
   files->facts = std::move(*facts);
+  if (Status status = CheckTrunkShapes(files->trunk, files->facts.prefix, files->config); !status) {
+    return While(source + " and trunk", std::move(status));
+  }
   SMOE_TRY(CheckVocabulary(vault, files->trunk, files->facts.prefix, files->config.vocab_size));
   if (vault.arch && !is_made) {
     for (std::string& sentence :

@@ -18,10 +18,10 @@
 namespace smoe::store {
 
 struct ModelFilesOptions {
-  std::string trunk;      // --trunk: a .safetensors file or a checkpoint folder; empty: find it
-  std::string config;     // --config: config.json or a folder with it; empty: find it
-  std::string tokenizer;  // --tokenizer: tokenizer.json or a folder with it; empty: find it
-  bool direct_io = true;  // ask for direct reads of the experts
+  std::string trunk = {};   // --trunk: a .safetensors file or a checkpoint folder; empty: find it
+  std::string config = {};  // --config: config.json or a folder with it; empty: find it
+  std::string tokenizer = {};  // --tokenizer: tokenizer.json or a folder with it; empty: find it
+  bool direct_io = true;       // ask for direct reads of the experts
 };
 
 struct ModelFiles {

@@ -15,7 +15,8 @@
 namespace smoe::store::vault {
 
 struct UpgradeOptions {
-  std::string source;  // a config.json, or a folder with it (its tensors are asked too, if there)
+  std::string source =
+      {};              // a config.json, or a folder with it (its tensors are asked too, if there)
   bool force = false;  // write the block of a version 2 vault anew
 };
 
