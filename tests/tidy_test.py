@@ -125,8 +125,10 @@ class Tidy(unittest.TestCase):
     def test_an_exception_is_a_ratchet(self):
         listed = {"tools/tidy_exceptions.txt":
                   "src/base/a.cc 810 one table of a published format\n"
-                  "src/base/b.cc:F 80 one switch over all opcodes\n"}
-        short = {**CLEAN, **listed, "src/base/a.cc": "int x;\n" * 810, "src/base/b.cc": body(80)}
+                  "src/base/b.cc:F 80 one switch over all opcodes\n"
+                  "src/base/c.cc:columns 0 lines as they were published\n"}
+        short = {**CLEAN, **listed, "src/base/a.cc": "int x;\n" * 810, "src/base/b.cc": body(80),
+                 "src/base/c.cc": "// " + "x" * 200 + "\n"}
         self.assertEqual(found_in(short), [])
         grown = {**short, "src/base/a.cc": "int x;\n" * 811, "src/base/b.cc": body(81)}
         self.assertEqual(len(found_in(grown)), 2)

@@ -1,4 +1,4 @@
-//! `{% generation %}` ... `{% endgeneration %}`, a tag of transformers that marks spans for training
+//! `{% generation %}` ... `{% endgeneration %}`, a tag of transformers that marks training spans
 //! and prints its body. A scoped block of the same length has the same output, and keeps every
 //! position of the source for messages.
 

@@ -102,8 +102,8 @@ impl Stream {
 }
 
 /// All ids at once. Equal to the reference library, but for vocabularies with byte fallback in
-/// which broken bytes follow whole characters: the library then replaces those characters too, which
-/// a stream cannot take back, and both ways of decoding must agree.
+/// which broken bytes follow whole characters: the library then replaces those characters too. A
+/// stream cannot take that back, and both ways of decoding must agree.
 pub fn decode(tokenizer: &Arc<Tokenizer>, ids: &[u32], skip_special: bool) -> Result<String> {
     ids.iter().try_for_each(|&id| tokenizer.check_id(id))?;
     let text = tokenizer.decode_reference(ids, skip_special)?;
