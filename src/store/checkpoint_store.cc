@@ -225,6 +225,9 @@ Result<std::unique_ptr<ExpertStore>> OpenCheckpointStore(const std::string& path
                                                          const checkpoint::TensorFiles& files,
                                                          const checkpoint::ExpertLayout& layout,
                                                          uint32_t num_hidden_layers) {
+  if (layout.encoding() == checkpoint::ExpertEncoding::kNvfp4) {
+    return Unsupported("{}: NVFP4 experts are not computed by this build", path);
+  }
   if (layout.encoding() != checkpoint::ExpertEncoding::kFloat) {
     return Unsupported(
         "{}: quantised experts ({}) cannot be read in place; convert them with smoe shatter", path,

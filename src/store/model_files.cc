@@ -244,6 +244,10 @@ Result<ModelFiles> OpenFolder(const std::string& path, const ModelFilesOptions& 
     return Invalid("{}: a checkpoint folder has its own trunk and config; {} is for vaults", path,
                    options.trunk.empty() ? "--config" : "--trunk");
   }
+  if (!Exists((fs::path(path) / vault::kSectionConfig).string()) &&
+      Exists((fs::path(path) / "manifest.json").string())) {
+    return Unsupported("{}: an NVFP4 expert-record store, which this build does not run", path);
+  }
   SMOE_TRY_ASSIGN(checkpoint::Checkpoint checkpoint, checkpoint::OpenCheckpoint(path));
   ModelFiles files;
   files.path = path;
