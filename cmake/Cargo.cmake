@@ -5,10 +5,19 @@ set(SMOE_CARGO "" CACHE FILEPATH "cargo to use; empty: look for one")
 set(SMOE_CARGO_FLAGS "" CACHE STRING "More arguments for cargo build, such as --offline")
 
 # Always the release profile, so all presets share one folder: its libraries take minutes to build.
-if(NOT DEFINED SMOE_CARGO_TARGET_DIR AND DEFINED ENV{SMOE_CARGO_TARGET_DIR})
-  set(SMOE_CARGO_TARGET_DIR $ENV{SMOE_CARGO_TARGET_DIR} CACHE PATH "Where cargo builds")
+# Worktrees of one clone share the folder of the first.
+if(NOT DEFINED SMOE_CARGO_TARGET_DIR)
+  execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --path-format=absolute --git-common-dir
+                  OUTPUT_VARIABLE git_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(DEFINED ENV{SMOE_CARGO_TARGET_DIR})
+    set(folder $ENV{SMOE_CARGO_TARGET_DIR})
+  elseif(git_folder MATCHES "^(.+)/\\.git$")
+    set(folder ${CMAKE_MATCH_1}/build/cargo)
+  else()
+    set(folder ${CMAKE_SOURCE_DIR}/build/cargo)
+  endif()
+  set(SMOE_CARGO_TARGET_DIR ${folder} CACHE PATH "Where cargo builds")
 endif()
-set(SMOE_CARGO_TARGET_DIR ${CMAKE_SOURCE_DIR}/build/cargo CACHE PATH "Where cargo builds")
 
 function(smoe_find_cargo result)
   set(seen "")
@@ -37,18 +46,19 @@ endfunction()
 function(smoe_rust_library target folder library)
   smoe_find_cargo(cargo)
   separate_arguments(flags UNIX_COMMAND "${SMOE_CARGO_FLAGS}")
-  set(archive ${SMOE_CARGO_TARGET_DIR}/release/lib${library}.a)
-  set(stamp ${CMAKE_CURRENT_BINARY_DIR}/${library}.stamp)
+  set(built ${SMOE_CARGO_TARGET_DIR}/release/lib${library}.a)
+  set(archive ${CMAKE_CURRENT_BINARY_DIR}/rust/lib${library}.a)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/src/*.rs)
-  # cargo leaves a fresh archive's time alone, so ninja needs a stamp of its own.
+  # The copy: cargo leaves a fresh archive's time alone, and other worktrees may replace it.
   add_custom_command(
-    OUTPUT ${stamp} BYPRODUCTS ${archive}
+    OUTPUT ${archive}
     COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${SMOE_CARGO_TARGET_DIR}
             ${cargo} build --release --locked ${flags} --manifest-path ${folder}/Cargo.toml
-    COMMAND ${CMAKE_COMMAND} -E touch ${stamp}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/rust
+    COMMAND ${CMAKE_COMMAND} -E copy ${built} ${archive}
     DEPENDS ${sources} ${folder}/Cargo.toml ${folder}/Cargo.lock
     USES_TERMINAL VERBATIM COMMENT "cargo build ${folder}")
-  add_custom_target(${target}_build DEPENDS ${stamp})
+  add_custom_target(${target}_build DEPENDS ${archive})
   add_library(${target} STATIC IMPORTED GLOBAL)
   set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${archive})
   target_link_libraries(${target} INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)

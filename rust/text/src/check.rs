@@ -19,9 +19,9 @@ pub fn first_unknown(env: &Environment<'_>, template: &Template<'_, '_>) -> Opti
 fn unknown_in(env: &Environment<'_>, code: &Instructions<'_>) -> Option<Unknown> {
     let exists = |name: &str, kind: &str| {
         let question = format!("name is {kind}");
-        let answer = env.compile_expression(&question).and_then(|e| {
-            e.eval(minijinja::context! { name => name })
-        });
+        let answer = env
+            .compile_expression(&question)
+            .and_then(|e| e.eval(minijinja::context! { name => name }));
         answer.is_ok_and(|v| v.is_true())
     };
     let mut at = 0;

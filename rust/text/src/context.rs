@@ -89,10 +89,8 @@ impl Marker<'_> {
             return self.value(message, Writer::Anyone, false);
         };
         for (name, value) in members.iter_mut() {
-            let is_text = matches!(
-                name.as_str(),
-                "content" | "reasoning_content" | "reasoning" | "thinking"
-            );
+            let is_text =
+                matches!(name.as_str(), "content" | "reasoning_content" | "reasoning" | "thinking");
             let writer = if is_answer && is_text { Writer::Model } else { Writer::Anyone };
             self.value(value, writer, is_text);
         }

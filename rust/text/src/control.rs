@@ -200,8 +200,10 @@ mod tests {
     #[test]
     fn an_answer_of_the_model_keeps_visible_marks() {
         let t = tokens();
-        assert_eq!(t.marked("<think>a<|im_end|>", Writer::Model, false, '#').unwrap(),
-                   "<think>a<#|im_end|>");
+        assert_eq!(
+            t.marked("<think>a<|im_end|>", Writer::Model, false, '#').unwrap(),
+            "<think>a<#|im_end|>"
+        );
     }
 
     #[test]

@@ -2,17 +2,21 @@
 //! returns 0 or a code of fail.rs, with a text in `*error` that the caller frees. The header is
 //! src/text/rust_abi.h; both change together.
 
+mod callargs;
 mod check;
 mod clock;
 mod context;
 mod control;
 mod fail;
 mod generation;
+mod operators;
 mod pymethods;
 mod python;
 mod pyvalue;
 mod stream;
 mod template;
+#[cfg(test)]
+mod template_test;
 mod tojson;
 mod tokenizer;
 

@@ -1,6 +1,7 @@
 //! Methods of Python's str, dict and list that templates call. What contrib's pycompat has is taken
 //! from there, except where it differs from Python.
 
+use crate::callargs::CallArgs;
 use crate::pyvalue::str_of;
 use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
@@ -9,11 +10,47 @@ use minijinja_contrib::pycompat;
 pub const DICT: &[&str] = &["get", "items", "keys", "values", "copy"];
 const LIST: &[&str] = &["count", "index", "copy"];
 const STR: &[&str] = &[
-    "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format",
-    "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric",
-    "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit",
-    "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
 ];
 /// Of the loop variable.
 const LOOP: &[&str] = &["cycle", "changed"];
@@ -30,7 +67,10 @@ pub fn is_space(c: char) -> bool {
 }
 
 fn is_line_end(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    matches!(
+        c,
+        '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
 }
 
 fn refuse(text: &str) -> Error {
@@ -110,17 +150,10 @@ fn strip(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 /// str.split and str.rsplit, with `sep` and `maxsplit` by position or by name.
 fn split(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
-    let (positional, named) = minijinja::value::from_args::<(
-        minijinja::value::Rest<Value>,
-        minijinja::value::Kwargs,
-    )>(args)?;
-    let argument = |i: usize, name: &str| match positional.get(i) {
-        Some(value) => Ok(Some(value.clone())),
-        None => named.get::<Option<Value>>(name),
-    };
-    let separator = argument(0, "sep")?.filter(|v| !v.is_none());
-    let limit = argument(1, "maxsplit")?.and_then(|v| v.as_i64()).unwrap_or(-1);
-    named.assert_all_used()?;
+    let args = CallArgs::from(args)?;
+    let separator = args.get(0, "sep")?.filter(|v| !v.is_none());
+    let limit = args.get(1, "maxsplit")?.and_then(|v| v.as_i64()).unwrap_or(-1);
+    args.done()?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let Some(separator) = separator else { return Ok(split_space(s, from_right, limit)) };
     let separator = separator.as_str().ok_or_else(|| refuse("the separator must be a string"))?;

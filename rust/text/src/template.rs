@@ -6,10 +6,13 @@ use crate::context::{holds, prepare, Arguments, Marker};
 use crate::control::{self, ControlTokens, MarkInUse};
 use crate::fail::{Fail, Result};
 use crate::generation;
+use crate::operators;
 use crate::python::{environment, Raised};
 use crate::pyvalue::from_json;
-use minijinja::{Environment, Error};
+use minijinja::machinery::{eval, get_compiled_template, make_string_output};
+use minijinja::{AutoEscape, Environment, Error};
 use serde_json::{json, Map, Value as Json};
+use std::collections::BTreeMap;
 
 const NAME: &str = "chat template";
 
@@ -108,8 +111,14 @@ impl Template {
     }
 
     fn run(&self, request: Map<String, Json>) -> std::result::Result<String, Error> {
+        let template = self.env.get_template(NAME)?;
+        let code = operators::patched(&get_compiled_template(&template).instructions);
+        let mut text = String::new();
+        let mut output = make_string_output(&mut text);
         let context = from_json(Json::Object(request));
-        self.env.get_template(NAME)?.render(context)
+        eval(&self.env, &code, context, &BTreeMap::new(), &mut output, AutoEscape::None)?;
+        drop(output);
+        Ok(text)
     }
 
     /// `control`: the tokens that no text of the request may become. `now`: seconds since 1970.

@@ -1,6 +1,7 @@
 //! The `tojson` filter as transformers replaces it: `json.dumps(x, ensure_ascii=False, ...)`, which
 //! unlike Jinja's own leaves `< > & '` alone.
 
+use crate::callargs::CallArgs;
 use crate::pyvalue::{as_float, float_repr};
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -148,13 +149,9 @@ pub fn dumps(v: &Value) -> Result<String, Error> {
 
 /// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub fn tojson(v: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let argument = |i: usize, name: &str| -> Result<Option<Value>, Error> {
-        let value = match positional.get(i) {
-            Some(value) => Some(value.clone()),
-            None => named.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|v| !v.is_none() && !v.is_undefined()))
-    };
+    let args = CallArgs::new(positional, named);
+    let argument =
+        |i: usize, name: &str| Ok::<_, Error>(args.get(i, name)?.filter(|v| !v.is_none()));
     let ascii = argument(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
     let indent = match argument(1, "indent")? {
         Some(v) if v.kind() == ValueKind::String => Some(v.to_string()),
@@ -168,7 +165,7 @@ pub fn tojson(v: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value
         None => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),
     };
     let sort = argument(3, "sort_keys")?.is_some_and(|v| v.is_true());
-    named.assert_all_used()?;
+    args.done()?;
     let mut w = Writer { ascii, indent, item_separator, key_separator, sort, out: String::new() };
     w.value(v, 0)?;
     Ok(Value::from(w.out))

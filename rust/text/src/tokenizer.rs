@@ -78,9 +78,7 @@ impl Tokenizer {
         not_special.set_encode_special_tokens(true);
         let mut no_control = not_special.clone();
         let as_special = tokens.iter().cloned().map(|t| t.special(true));
-        no_control
-            .add_tokens(as_special, hf.get_model(), hf.get_normalizer())
-            .map_err(library)?;
+        no_control.add_tokens(as_special, hf.get_model(), hf.get_normalizer()).map_err(library)?;
         let mut marked = added.clone();
         let as_written = tokens.iter().cloned().map(|t| t.normalized(false));
         marked.add_tokens(as_written, hf.get_model(), hf.get_normalizer()).map_err(library)?;
@@ -203,7 +201,8 @@ impl Tokenizer {
 
     /// The bytes of token `id` of a byte-level vocabulary.
     pub fn word(&self, id: u32) -> &[u8] {
-        let words = self.words.get_or_init(|| (0..self.vocab_size).map(|i| self.spell(i)).collect());
+        let words =
+            self.words.get_or_init(|| (0..self.vocab_size).map(|i| self.spell(i)).collect());
         words.get(id as usize).map_or(&[], |w| w)
     }
 

@@ -1,0 +1,125 @@
+//! Compares with what Python's Jinja2 renders (testdata/template_goldens.json, written by
+//! tools/make_template_goldens.py).
+
+use crate::context::Arguments;
+use crate::fail::Code;
+use crate::template::Template;
+use serde_json::{json, Map, Value as Json};
+use std::sync::Once;
+
+fn goldens() -> Json {
+    static UTC: Once = Once::new();
+    UTC.call_once(|| std::env::set_var("TZ", "UTC"));
+    serde_json::from_str(include_str!("../testdata/template_goldens.json")).unwrap()
+}
+
+fn object(json: &Json) -> Map<String, Json> {
+    json.as_object().unwrap().clone()
+}
+
+fn outcome(source: &str, globals: &Json, context: &Json, now: i64) -> Result<String, String> {
+    let template = Template::new(source, object(globals)).map_err(|e| e.text)?;
+    let rendered = template.render(context.to_string().as_bytes(), None, Some(now));
+    rendered.map(|p| p.text).map_err(|e| e.text)
+}
+
+fn agrees(golden: &Json, ours: &Result<String, String>) -> bool {
+    match (&golden["text"], &golden["raised"], ours) {
+        (Json::String(text), _, Ok(ours)) => text == ours,
+        (_, Json::String(raised), Err(ours)) => ours.contains(raised),
+        (Json::Null, Json::Null, Err(_)) => true,
+        _ => false,
+    }
+}
+
+#[test]
+fn every_snippet_renders_as_in_python() {
+    let goldens = goldens();
+    let now = goldens["now"].as_i64().unwrap();
+    let mut bad = Vec::new();
+    for golden in goldens["snippets"].as_array().unwrap() {
+        let source = golden["source"].as_str().unwrap();
+        let ours = outcome(source, &json!({}), &goldens["context"], now);
+        if !agrees(golden, &ours) {
+            bad.push(format!("{golden:#}\n  ours {ours:?}"));
+        }
+    }
+    assert!(bad.is_empty(), "{} differ:\n{}", bad.len(), bad.join("\n"));
+}
+
+#[test]
+fn every_template_renders_every_conversation_as_in_python() {
+    check_renderings(&goldens());
+}
+
+/// Templates that are not ours to keep: tools/make_template_goldens.py says how.
+#[test]
+fn other_templates_render_as_in_python() {
+    let Ok(path) = std::env::var("SMOE_TEMPLATE_GOLDENS") else {
+        return println!("skipped: SMOE_TEMPLATE_GOLDENS names no file");
+    };
+    goldens(); // sets the time zone
+    check_renderings(&serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap());
+}
+
+fn check_renderings(goldens: &Json) {
+    let now = goldens["now"].as_i64().unwrap();
+    let mut bad = Vec::new();
+    for golden in goldens["rendered"].as_array().unwrap() {
+        let source = goldens["templates"][golden["template"].as_str().unwrap()].as_str().unwrap();
+        let index = golden["conversation"].as_u64().unwrap() as usize;
+        let mut context = goldens["conversations"][index].clone();
+        if context.get("add_generation_prompt").is_none() {
+            context["add_generation_prompt"] = json!(true);
+        }
+        let ours = outcome(source, &goldens["tokens"], &context, now);
+        if !agrees(golden, &ours) {
+            bad.push(format!("{golden:#}\n  ours {ours:?}"));
+        }
+    }
+    assert!(bad.is_empty(), "{} differ:\n{}", bad.len(), bad.join("\n"));
+}
+
+#[test]
+fn each_template_gets_the_arguments_in_the_shape_it_can_use() {
+    let goldens = goldens();
+    for (name, source) in goldens["templates"].as_object().unwrap() {
+        let template = Template::new(source.as_str().unwrap(), Map::new()).unwrap();
+        let text = name == "text_arguments";
+        let wanted = if text { Arguments::Text } else { Arguments::Mapping };
+        assert_eq!(template.arguments(), wanted, "{name}");
+    }
+}
+
+fn refusal(source: &str) -> String {
+    let fail = Template::new(source, Map::new()).err().expect("compiled");
+    assert_eq!(fail.code, Code::Unsupported);
+    fail.text
+}
+
+#[test]
+fn unknown_constructs_stop_at_compile_time_with_line_and_column() {
+    assert_eq!(refusal("a\n{{ 'x'|nosuch }}"), "line 2, column 8: no filter named 'nosuch'");
+    assert_eq!(
+        refusal("{% if x is nosuch %}{% endif %}"),
+        "line 1, column 12: no test named 'nosuch'"
+    );
+    assert_eq!(
+        refusal("\n\n{% if false %}\u{e9}{{ x.nosuch(1) }}{% endif %}"),
+        "line 3, column 20: no method named 'nosuch'"
+    );
+    assert!(refusal("ok\n{% trans %}x{% endtrans %}").starts_with("line 2, column 4: syntax error"));
+    assert!(refusal("{{ 'x }}").starts_with("line 1"));
+    assert!(refusal("{% if x %}").starts_with("line 1"));
+    assert!(refusal("{% macro m() %}{{ 1|nosuch }}{% endmacro %}").contains("column 21"));
+}
+
+#[test]
+fn a_rendering_that_never_ends_runs_out_of_fuel() {
+    let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+    let template = Template::new(source, Map::new()).unwrap();
+    let fail = template.render(b"{}", None, None).unwrap_err();
+    assert!(fail.text.contains("fuel"), "{}", fail.text);
+    let source = "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}";
+    assert!(Template::new(source, Map::new()).unwrap().render(b"{}", None, None).is_err());
+}
