@@ -1,0 +1,198 @@
+// smoe chat [MODEL]
+//
+// A conversation in the terminal. The answer streams to stdout, all else goes to stderr, so that
+// a conversation can be piped. Ctrl-C stops the answer, not the program.
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/generation.h"
+#include "cli/interrupt.h"
+#include "cli/line_reader.h"
+#include "cli/model_options.h"
+#include "cli/sampling_options.h"
+#include "io/atomic_file.h"
+#include "text/token_stream.h"
+
+namespace smoe::cli {
+
+namespace {
+
+constexpr uint64_t kConversationNumber = 1;
+
+constexpr char kHelpText[] =
+    "  /system TEXT  starts anew with this system message (without TEXT: without one)\n"
+    "  /reset        forgets the conversation\n"
+    "  /stats        says what the last answer cost\n"
+    "  /save FILE    writes the conversation as JSON\n"
+    "  /quit         ends (so does Ctrl-D); Ctrl-C stops an answer\n";
+
+struct Options {
+  ModelOptions model;
+  SamplingOptions sampling;
+  std::string system;
+  uint32_t token_count = 1024;
+  bool stats = false;
+};
+
+class Chat {
+ public:
+  Chat(const Options& options, engine::SamplerOptions sampling, const text::TextModel& text,
+       engine::Engine& engine, Console& console)
+      : options_(options),
+        sampling_(sampling),
+        text_(text),
+        engine_(engine),
+        console_(console),
+        system_(options.system) {
+    Reset();
+  }
+
+  Status Loop() {
+    LineReader reader(console_);
+    std::string line;
+    for (;;) {
+      const LineReader::Outcome outcome = reader.Read("> ", &line);
+      if (outcome == LineReader::Outcome::kEnd) return Ok();
+      if (outcome == LineReader::Outcome::kInterrupted) {
+        console_.Note("\n(/quit or Ctrl-D ends)\n");
+        continue;
+      }
+      if (line == "/quit" || line == "/exit") return Ok();
+      if (line.empty()) continue;
+      Status done = line[0] == '/' ? Obey(line) : Reply(line);
+      // One answer that fails does not end the conversation.
+      if (!done) console_.Note("smoe chat: {}\n", Printable(done.error().message()));
+    }
+  }
+
+ private:
+  void Reset() {
+    request_ = text::ChatRequest();
+    if (!system_.empty()) request_.Add("system", system_);
+  }
+
+  Status Obey(const std::string& line) {
+    const size_t space = std::min(line.find(' '), line.size());
+    const std::string verb = line.substr(0, space);
+    const std::string rest = space < line.size() ? line.substr(space + 1) : "";
+    if (verb == "/system") {
+      system_ = rest;
+      Reset();
+    } else if (verb == "/reset") {
+      Reset();
+    } else if (verb == "/stats") {
+      console_.Note("{}", last_stats_.empty() ? "no answer yet\n" : last_stats_);
+    } else if (verb == "/save") {
+      return Save(rest);
+    } else {
+      console_.Note("{}", kHelpText);
+    }
+    return Ok();
+  }
+
+  Status Save(const std::string& path) {
+    if (path.empty()) return Invalid("/save: no file named");
+    Json json;
+    json.Set("messages", request_.messages);
+    const std::string content = json.Dump(2) + "\n";
+    SMOE_TRY(io::WriteFileAtomically(path, AsBytes(content), false));
+    console_.Note("{}: written\n", path);
+    return Ok();
+  }
+
+  // Appends the message and streams the answer. A message whose answer fails is taken back.
+  Status Reply(const std::string& message) {
+    const Json before_message = request_.messages;
+    request_.Add("user", message);
+    std::string answer_text;
+    Status done = Answer(&answer_text);
+    if (done) {
+      request_.Add("assistant", answer_text);
+    } else {
+      request_.messages = before_message;
+    }
+    return done;
+  }
+
+  Status Answer(std::string* answer_text) {
+    SMOE_TRY_ASSIGN(auto prompt, text_.EncodeChat(request_));
+    if (prompt.prompt.differs_from_reference) {
+      console_.Note("(a message holds control tokens; they were kept as plain text)\n");
+    }
+    engine::Request request;
+    request.prompt = std::move(prompt.ids);
+    request.sampling = sampling_;
+    sampling_.seed += 1;  // each turn has its own numbers
+    request.token_count_max = options_.token_count;
+    request.conversation = kConversationNumber;
+    for (const text::StopId& stop : text_.stop_ids()) request.stop_ids.push_back(stop.id);
+
+    const engine::EngineStats before = engine_.stats();
+    text::TokenStream stream(*text_.tokenizer(), true);
+    const auto emit = [&](const std::string& piece) {
+      *answer_text += piece;
+      std::fwrite(piece.data(), 1, piece.size(), console_.out);
+      std::fflush(console_.out);
+    };
+    InterruptGuard::Clear();
+    SMOE_TRY_ASSIGN(const cli::Answer answer,
+                    Generate(engine_, std::move(request), [&](uint32_t token) -> Status {
+                      SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
+                      emit(piece);
+                      return Ok();
+                    }));
+    SMOE_TRY_ASSIGN(const std::string rest, stream.Finish());
+    emit(rest + "\n");
+    answer_text->pop_back();
+    InterruptGuard::Clear();
+    if (answer.reason == engine::FinishReason::kLength) console_.Note("(cut off: length)\n");
+    if (answer.reason == engine::FinishReason::kCancelled) console_.Note("(stopped)\n");
+    last_stats_ = StatsText(before, engine_.stats(), answer);
+    if (options_.stats) console_.Note("{}", last_stats_);
+    return Ok();
+  }
+
+  const Options& options_;
+  engine::SamplerOptions sampling_;
+  const text::TextModel& text_;
+  engine::Engine& engine_;
+  Console& console_;
+  std::string system_;
+  text::ChatRequest request_;
+  std::string last_stats_;
+};
+
+Result<ExitCode> RunChat(const Options& options, Console& console) {
+  SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
+  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY(text.RequireTokenizer());
+  SMOE_TRY(text.TemplateFor(false));
+  SMOE_TRY_ASSIGN(const engine::SamplerOptions sampling,
+                  ChooseSampling(options.sampling, files.side_files.generation_config));
+  const std::string path = files.path;
+  SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, false));
+  if (IsTerminal(console.in)) {
+    console.Note("{}, {} tokens of context. /help says what else you can type.\n", path,
+                 engine->context_tokens());
+  }
+  const InterruptGuard guard;
+  SMOE_TRY(Chat(options, sampling, text, *engine, console).Loop());
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+Runner DefineChat(Arguments& arguments) {
+  auto options = std::make_shared<Options>();
+  arguments.OptionalPositional("MODEL", &options->model.model,
+                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+  arguments.Option("--system", &options->system, "TEXT", "A system message to begin with");
+  arguments.Option("-n,--count", &options->token_count, "N",
+                   "Tokens of an answer at most (default: 1024)");
+  arguments.Flag("--stats", &options->stats, "Say after each answer what it cost");
+  DefineSamplingOptions(arguments, &options->sampling);
+  DefineEngineOptions(arguments, &options->model);
+  return [options](Console& console) { return RunChat(*options, console); };
+}
+
+}  // namespace smoe::cli

@@ -1,0 +1,154 @@
+// smoe run [MODEL] -p TEXT | --chat TEXT | --tokens IDS
+//
+// The answer streams to stdout; with --json one object at the end instead.
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/conversation.h"
+#include "cli/generation.h"
+#include "cli/interrupt.h"
+#include "cli/model_options.h"
+#include "cli/sampling_options.h"
+#include "text/token_stream.h"
+
+namespace smoe::cli {
+
+namespace {
+
+struct Options {
+  ModelOptions model;
+  SamplingOptions sampling;
+  std::optional<std::string> prompt;
+  std::optional<std::string> chat;
+  std::string tokens;
+  std::string system;
+  uint32_t token_count = 256;
+  bool raw_ids = false;
+  bool stats = false;
+  bool json = false;
+};
+
+Status CheckPrompt(const Options& options) {
+  const int given =
+      (options.prompt ? 1 : 0) + (options.chat ? 1 : 0) + (options.tokens.empty() ? 0 : 1);
+  if (given != 1) return Invalid("-p, --chat, --tokens: {} given, expected one of them", given);
+  if (!options.system.empty() && !options.chat) {
+    return Invalid("--system: goes with --chat; -p and --tokens are sent as they are");
+  }
+  return Ok();
+}
+
+Result<std::vector<uint32_t>> PromptTokens(const Options& options, const text::TextModel& text) {
+  if (!options.tokens.empty()) return ParseTokens(options.tokens);
+  if (options.prompt) return text.EncodeRaw(*options.prompt);
+  SMOE_TRY_ASSIGN(auto prompt, text.EncodeChat(OneMessage(options.system, *options.chat)));
+  return std::move(prompt.ids);
+}
+
+// Writes an answer as it comes: text, or ids where text is not wanted or not to be had.
+class AnswerWriter {
+ public:
+  AnswerWriter(const Options& options, const text::TextModel& text, Console& console)
+      : quiet_(options.json), console_(console) {
+    if (!options.raw_ids && text.tokenizer() != nullptr) stream_.emplace(*text.tokenizer(), true);
+  }
+
+  Status Write(uint32_t token) {
+    if (!stream_) return Emit(fmt::format("{}{}", text_.empty() ? "" : " ", token));
+    SMOE_TRY_ASSIGN(const std::string piece, stream_->Push(token));
+    return Emit(piece);
+  }
+  Status Finish() {
+    if (stream_) {
+      SMOE_TRY_ASSIGN(const std::string rest, stream_->Finish());
+      SMOE_TRY(Emit(rest));
+    }
+    if (quiet_) return Ok();
+    std::fputc('\n', console_.out);
+    return Flush();
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  Status Emit(const std::string& piece) {
+    text_ += piece;
+    if (quiet_ || piece.empty()) return Ok();
+    std::fwrite(piece.data(), 1, piece.size(), console_.out);
+    return Flush();
+  }
+  Status Flush() {
+    if (std::fflush(console_.out) != 0) return Io("standard output: cannot be written");
+    return Ok();
+  }
+
+  const bool quiet_;
+  Console& console_;
+  std::optional<text::TokenStream> stream_;
+  std::string text_;
+};
+
+Json AnswerJson(const Options& options, const Answer& answer, const AnswerWriter& writer,
+                const engine::EngineStats& before, const engine::EngineStats& after) {
+  Json ids{Json::Array()};
+  for (const uint32_t id : answer.tokens) ids.Append(id);
+  Json json;
+  json.Set("text", writer.text())
+      .Set("ids", std::move(ids))
+      .Set("finish_reason", engine::FinishReasonName(answer.reason))
+      .Set("arithmetic", options.model.arithmetic)
+      .Set("lossy", false)
+      .Set("stats", StatsJson(before, after, answer));
+  return json;
+}
+
+Result<ExitCode> Run(const Options& options, Console& console) {
+  SMOE_TRY(CheckPrompt(options));
+  SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
+  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  engine::Request request;
+  SMOE_TRY_ASSIGN(request.prompt, PromptTokens(options, text));
+  SMOE_TRY_ASSIGN(request.sampling,
+                  ChooseSampling(options.sampling, files.side_files.generation_config));
+  request.token_count_max = options.token_count;
+  for (const text::StopId& stop : text.stop_ids()) request.stop_ids.push_back(stop.id);
+  SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, false));
+
+  const InterruptGuard guard;
+  const engine::EngineStats before = engine->stats();
+  AnswerWriter writer(options, text, console);
+  SMOE_TRY_ASSIGN(const Answer answer, Generate(*engine, std::move(request), [&](uint32_t token) {
+                    return writer.Write(token);
+                  }));
+  SMOE_TRY(writer.Finish());
+  const engine::EngineStats after = engine->stats();
+  if (options.json) {
+    console.Print("{}\n", AnswerJson(options, answer, writer, before, after).Dump(2));
+  }
+  if (options.stats) {
+    console.Note("{}arithmetic {}, no lossy shortcut\n", StatsText(before, after, answer),
+                 options.model.arithmetic);
+  }
+  return answer.reason == engine::FinishReason::kCancelled ? ExitCode::kInterrupted : ExitCode::kOk;
+}
+
+}  // namespace
+
+Runner DefineRun(Arguments& arguments) {
+  auto options = std::make_shared<Options>();
+  arguments.OptionalPositional("MODEL", &options->model.model,
+                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+  arguments.Option("-p,--prompt", &options->prompt, "TEXT", "Text to go on with, as it is");
+  arguments.Option("--chat", &options->chat, "TEXT", "A question, put into the chat template");
+  arguments.Option("--tokens", &options->tokens, "IDS", "Token ids to go on with, as 1,2,3");
+  arguments.Option("--system", &options->system, "TEXT", "A system message before --chat");
+  arguments.Option("-n,--count", &options->token_count, "N",
+                   "Tokens to generate at most (default: 256)");
+  arguments.Flag("--raw-ids", &options->raw_ids, "Print token ids instead of text");
+  arguments.Flag("--stats", &options->stats, "Say at the end what the answer cost");
+  arguments.Flag("--json", &options->json, "One JSON object at the end");
+  DefineSamplingOptions(arguments, &options->sampling);
+  DefineEngineOptions(arguments, &options->model);
+  return [options](Console& console) { return Run(*options, console); };
+}
+
+}  // namespace smoe::cli

@@ -1,0 +1,121 @@
+// smoe shatter CHECKPOINT OUT.smoe
+//
+// The Sculptor: see convert/sculptor.h for what it promises about kills, full drives and memory.
+#include <memory>
+
+#include "base/memory_limits.h"
+#include "cli/command.h"
+#include "cli/convert_progress.h"
+#include "cli/version.h"
+#include "convert/sculptor.h"
+
+namespace smoe::cli {
+
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  std::string out;
+  convert::ShatterOptions shatter;
+  std::string bits = "4";
+  std::string quantiser = "mse";
+  bool include_mtp = false;
+  bool json = false;
+};
+
+void PrintErrors(const convert::ShatterReport& report, Console& console) {
+  if (!report.errors) return;
+  console.Note("\n{:<8}{:>14}{:>14}{:>10}\n", "tensor", "RMSE", "largest", "SNR");
+  for (int proj = 0; proj < checkpoint::kProjCount; ++proj) {
+    const tensor::QuantisationError& error = (*report.errors)[static_cast<size_t>(proj)];
+    console.Note("{:<8}{:>14.6g}{:>14.6g}{:>7.2f} dB\n",
+                 checkpoint::ProjName(static_cast<checkpoint::Proj>(proj)), error.Rmse(),
+                 error.error_max, error.SnrDb());
+  }
+}
+
+void PrintSummary(const convert::ShatterReport& report, const Options& options, Console& console) {
+  const auto line = [&](const char* name, const std::string& value) {
+    console.Note("{:<12}{}\n", name, Printable(value));
+  };
+  line("checkpoint",
+       fmt::format("{} ({}, {})", report.checkpoint_path, report.model_type, report.naming));
+  line(options.shatter.dry_run ? "would write" : "written",
+       fmt::format("{}, {}", report.out_path, SizeText(report.out_bytes)));
+  if (!report.scout_path.empty()) {
+    line("trunk", fmt::format("{}, {}", report.scout_path, SizeText(report.scout_bytes)));
+  }
+  line("experts",
+       fmt::format("{} in {} layers, Q{} group {}, quantiser {}{}", report.expert_count,
+                   report.layer_count, options.bits, options.shatter.group_size, options.quantiser,
+                   report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
+  if (report.resumed_expert_count != 0) {
+    line("resumed", fmt::format("{} experts were there already", report.resumed_expert_count));
+  }
+  if (report.validated_expert_count != 0) {
+    line("validated",
+         fmt::format("{} experts equal a fresh quantisation", report.validated_expert_count));
+  }
+  if (!options.shatter.dry_run) {
+    line(
+        "time",
+        fmt::format("{}, {}/s of checkpoint", DurationText(report.seconds),
+                    SizeText(static_cast<uint64_t>(static_cast<double>(report.expert_source_bytes) /
+                                                   std::max(report.seconds, 1e-3)))));
+  }
+  for (const std::string& decision : report.decisions) line("", decision);
+  for (const std::string& warning : report.warnings) line("warning", warning);
+  PrintErrors(report, console);
+}
+
+Result<ExitCode> Shatter(Options& options, Console& console) {
+  options.shatter.bits = options.bits == "2" ? tensor::SmoeBits::kQ2 : tensor::SmoeBits::kQ4;
+  options.shatter.quantiser =
+      options.quantiser == "reference" ? tensor::Quantiser::kReference : tensor::Quantiser::kMse;
+  if (options.include_mtp) options.shatter.include_mtp = true;
+  options.shatter.writer = std::string("smoe ") + kVersion;
+  ConvertProgress progress(console);
+  SMOE_TRY_ASSIGN(const convert::ShatterReport report,
+                  convert::Shatter(options.checkpoint, options.out, options.shatter, progress));
+  if (options.json) {
+    console.Print("{}\n", report.ToJson().Dump(2));
+  } else {
+    PrintSummary(report, options, console);
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+Runner DefineShatter(Arguments& arguments) {
+  auto options = std::make_shared<Options>();
+  convert::ShatterOptions& shatter = options->shatter;
+  arguments.Positional("CHECKPOINT", &options->checkpoint, "A Hugging Face folder");
+  arguments.Positional("OUT", &options->out, "The .smoe vault to write");
+  arguments.Choice("--bits", &options->bits, {"4", "2"}, "Bits of a weight (default: 4)");
+  arguments.Option("--group-size", &shatter.group_size, "N",
+                   "Weights that share a scale: 8, 16, 32, 64 or 128 (default: 64)");
+  arguments.Choice("--quantiser", &options->quantiser, {"mse", "reference"},
+                   "mse: least error; reference: the original converter's bytes");
+  arguments.Flag("--split", &shatter.split,
+                 "The original's pair: no annex, the trunk in STEM.scout.safetensors");
+  arguments.Flag("--resume", &shatter.resume, "Go on with an interrupted conversion");
+  arguments.Flag("--force", &shatter.force, "Replace OUT if it exists");
+  arguments.Flag("--dry-run", &shatter.dry_run, "Check everything, write nothing");
+  arguments.Flag("--validate", &shatter.validate,
+                 "Afterwards compare every expert with a fresh quantisation");
+  arguments.Flag("--measure-error", &shatter.measure_error,
+                 "RMSE, largest error and SNR of each tensor kind");
+  arguments.Option("--max-layers", &shatter.max_layers, "N", "Only the first N sparse layers");
+  arguments.Option("--max-experts", &shatter.max_experts, "N",
+                   "Only the first N experts of each layer");
+  arguments.Flag("--include-mtp", &options->include_mtp,
+                 "Also the experts of multi-token-prediction layers");
+  arguments.Flag("--allow-non-finite", &shatter.allow_non_finite,
+                 "Weights that are NaN or infinite become 0 instead of an error");
+  arguments.Option("--threads", &shatter.threads, "N", "Workers (default: physical cores)");
+  arguments.Flag("--json", &options->json, "The summary as JSON on stdout");
+  return [options](Console& console) { return Shatter(*options, console); };
+}
+
+}  // namespace smoe::cli

@@ -1,0 +1,91 @@
+// smoe tokenize MODEL [TEXT], smoe detokenize MODEL IDS
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/model_options.h"
+
+namespace smoe::cli {
+
+namespace {
+
+struct Options {
+  ModelOptions model;
+  std::string input;
+  bool special_as_text = false;
+  bool skip_special = false;
+  bool pieces = false;
+  bool json = false;
+};
+
+std::string ReadAll(std::FILE* stream) {
+  std::string text;
+  char buffer[4096];
+  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), stream)) > 0;) {
+    text.append(buffer, got);
+  }
+  return text;
+}
+
+Result<ExitCode> Tokenize(const Options& options, Console& console) {
+  SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
+  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
+  const std::string input = options.input.empty() ? ReadAll(console.in) : options.input;
+  text::EncodeOptions encode;
+  if (options.special_as_text) encode.parse = text::ParseTokens::kNotSpecial;
+  SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, tokenizer->Encode(input, encode));
+  if (options.json) {
+    Json list{Json::Array()};
+    for (const uint32_t id : ids) list.Append(id);
+    console.Print("{}\n", list.Dump());
+    return ExitCode::kOk;
+  }
+  std::string line;
+  for (const uint32_t id : ids) {
+    if (!options.pieces) {
+      line += fmt::format("{}{}", line.empty() ? "" : ",", id);
+      continue;
+    }
+    SMOE_TRY_ASSIGN(const std::string piece, tokenizer->Decode({&id, 1}, false));
+    console.Print("{}\t{}\n", id, Json(piece).Dump());
+  }
+  if (!options.pieces) console.Print("{}\n", line);
+  return ExitCode::kOk;
+}
+
+Result<ExitCode> Detokenize(const Options& options, Console& console) {
+  const std::string input = options.input.empty() ? ReadAll(console.in) : options.input;
+  SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, ParseTokens(input));
+  SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
+  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
+  SMOE_TRY_ASSIGN(const std::string output, tokenizer->Decode(ids, options.skip_special));
+  console.Print("{}\n", options.json ? Json(output).Dump() : output);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+Runner DefineTokenize(Arguments& arguments) {
+  auto options = std::make_shared<Options>();
+  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  arguments.OptionalPositional("TEXT", &options->input, "The text (default: standard input)");
+  arguments.Flag("--special-as-text", &options->special_as_text,
+                 "Special tokens in the text are ordinary text");
+  arguments.Flag("--pieces", &options->pieces, "One line for each token, with its text");
+  arguments.Flag("--json", &options->json, "As a JSON array");
+  DefineFileOptions(arguments, &options->model);
+  return [options](Console& console) { return Tokenize(*options, console); };
+}
+
+Runner DefineDetokenize(Arguments& arguments) {
+  auto options = std::make_shared<Options>();
+  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  arguments.OptionalPositional("IDS", &options->input, "As 1,2,3 (default: standard input)");
+  arguments.Flag("--skip-special", &options->skip_special, "Leave special tokens out");
+  arguments.Flag("--json", &options->json, "As a JSON string");
+  DefineFileOptions(arguments, &options->model);
+  return [options](Console& console) { return Detokenize(*options, console); };
+}
+
+}  // namespace smoe::cli

@@ -1,0 +1,126 @@
+// The one door to the command-line library: builds its parser from our list of commands.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/version.h"
+
+namespace smoe::cli {
+
+namespace {
+
+// Adds one option, by the type of the variable behind it.
+struct OptionAdder {
+  CLI::App& app;
+  const OptionInfo& option;
+
+  CLI::Option* operator()(bool* value) const {
+    return app.add_flag(option.flags, *value, option.help);
+  }
+  CLI::Option* operator()(const SizeOption& size) const {
+    // Powers of 1024 whatever the spelling: "4GB" and "4GiB" are the same here.
+    return app.add_option(option.flags, *size.value, option.help)
+        ->transform(CLI::AsSizeValue(false));
+  }
+  template <class T>
+  CLI::Option* operator()(T* value) const {
+    return app.add_option(option.flags, *value, option.help);
+  }
+};
+
+void AddOption(CLI::App& app, const OptionInfo& option) {
+  CLI::Option* added = std::visit(OptionAdder{app, option}, option.target);
+  if (!option.value_name.empty()) added->type_name(option.value_name);
+  if (!option.choices.empty()) added->check(CLI::IsMember(option.choices));
+  if (!option.group.empty()) added->group(option.group);
+  if (option.is_required) added->required();
+}
+
+std::string Footer(const Command& command) {
+  std::string footer = "\nExample:\n";
+  std::string line;
+  for (const char* c = command.example;; ++c) {
+    if (*c != '\n' && *c != '\0') {
+      line += *c;
+      continue;
+    }
+    footer += "  " + line + "\n";
+    line.clear();
+    if (*c == '\0') return footer;
+  }
+}
+
+constexpr char kProgramFooter[] =
+    "\nMODEL is a .smoe vault or a Hugging Face folder. Results go to stdout, all else to stderr.\n"
+    "Exit status: 0 done, 1 damaged file, 2 wrong usage, 3 not supported, 4 drive or system,\n"
+    "5 out of memory or space, 130 interrupted.\n"
+    "Help for a command, with an example: smoe COMMAND --help\n";
+
+struct Program {
+  CLI::App app{"smoe runs Mixture-of-Experts language models that are larger than memory."};
+  std::vector<std::pair<const Command*, Runner>> runners;
+  std::vector<CLI::App*> subcommands;
+};
+
+std::unique_ptr<Program> BuildProgram() {
+  auto program = std::make_unique<Program>();
+  CLI::App& app = program->app;
+  app.name("smoe");
+  app.set_version_flag("--version", std::string("smoe ") + kVersion);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(30);
+  app.footer(kProgramFooter);
+  for (const Command& command : AllCommands()) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->group(command.group)->footer(Footer(command));
+    Arguments arguments;
+    program->runners.emplace_back(&command, command.define(arguments));
+    program->subcommands.push_back(subcommand);
+    for (const OptionInfo& option : arguments.options()) AddOption(*subcommand, option);
+  }
+  return program;
+}
+
+int Code(ExitCode code) { return static_cast<int>(code); }
+
+int RunCommand(const Command& command, const Runner& runner, Console& console) {
+  Result<ExitCode> result = runner(console);
+  std::fflush(console.out);
+  if (result) return Code(*result);
+  console.Note("smoe {}: {}\n", command.name, Printable(result.error().message()));
+  return Code(ExitCodeOf(result.error().code()));
+}
+
+}  // namespace
+
+int RunProgram(std::span<const std::string> arguments, Console& console) {
+  const auto program = BuildProgram();
+  try {
+    program->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    console.Print("{}", program->app.help());
+    return Code(ExitCode::kOk);
+  } catch (const CLI::CallForAllHelp&) {
+    console.Print("{}", program->app.help("", CLI::AppFormatMode::All));
+    return Code(ExitCode::kOk);
+  } catch (const CLI::CallForVersion& version) {
+    console.Print("{}\n", version.what());
+    return Code(ExitCode::kOk);
+  } catch (const CLI::ParseError& error) {
+    std::string name = "smoe";
+    for (const CLI::App* subcommand : program->subcommands) {
+      if (subcommand->parsed()) name += " " + subcommand->get_name();
+    }
+    console.Note("{}: {}\nTry: {} --help\n", name, Printable(error.what()), name);
+    return Code(ExitCode::kUsage);
+  }
+  for (size_t i = 0; i < program->runners.size(); ++i) {
+    const auto& [command, runner] = program->runners[i];
+    if (program->subcommands[i]->parsed()) return RunCommand(*command, runner, console);
+  }
+  return Code(ExitCode::kUsage);
+}
+
+}  // namespace smoe::cli

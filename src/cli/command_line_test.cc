@@ -1,0 +1,122 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "cli/console.h"
+#include "cli/model_options.h"
+#include "cli/progress_bar.h"
+#include "cli/test_console.h"
+
+namespace smoe::cli {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CommandLine, EveryCommandHasHelpWithItsExample) {
+  for (const Command& command : AllCommands()) {
+    const ProgramOutput output = RunForTest({command.name, "--help"});
+    EXPECT_EQ(output.code, 0) << command.name;
+    EXPECT_THAT(output.out, HasSubstr("Example:")) << command.name;
+    EXPECT_THAT(output.out, HasSubstr(std::string("smoe ") + command.name)) << command.name;
+  }
+}
+
+TEST(CommandLine, WrongUsageIsExitCode2AndSaysWhereHelpIs) {
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"fly"},
+      {"inspect"},
+      {"run", "--no-such-option"},
+      {"run", "--io", "carrier-pigeon", "-p", "x"},
+      {"run", "--cache", "much", "-p", "x"},
+      {"run", "-n", "-5", "-p", "x"},
+  };
+  for (const auto& arguments : cases) {
+    const ProgramOutput output = RunForTest(arguments);
+    EXPECT_EQ(output.code, 2) << testing::PrintToString(arguments);
+    EXPECT_THAT(output.err, HasSubstr("--help")) << testing::PrintToString(arguments);
+    EXPECT_EQ(output.out, "") << testing::PrintToString(arguments);
+  }
+}
+
+TEST(CommandLine, AMissingFileIsNamed) {
+  for (const char* command : {"inspect", "verify"}) {
+    const ProgramOutput output = RunForTest({command, "/no/such/model.smoe"});
+    EXPECT_NE(output.code, 0);
+    EXPECT_THAT(output.err, HasSubstr("/no/such/model.smoe"));
+    EXPECT_THAT(output.err, HasSubstr(std::string("smoe ") + command + ":"));
+  }
+}
+
+TEST(CommandLine, ExactlyOnePromptIsWanted) {
+  EXPECT_EQ(RunForTest({"run", "x.smoe"}).code, 2);
+  EXPECT_THAT(RunForTest({"run", "x.smoe", "-p", "a", "--tokens", "1"}).err,
+              HasSubstr("2 given, expected one of them"));
+}
+
+TEST(ParseTokens, TakesCommasAndSpacesAndNamesWhatIsNoId) {
+  EXPECT_EQ(ParseTokens("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(ParseTokens("4294967295").value(), (std::vector<uint32_t>{4294967295u}));
+  for (const char* bad : {"", ",", "1,x", "-1", "1.5", "4294967296", "1e3"}) {
+    const auto tokens = ParseTokens(bad);
+    ASSERT_FALSE(tokens) << bad;
+    EXPECT_EQ(tokens.error().code(), ErrorCode::kInvalid);
+  }
+}
+
+TEST(Printable, KeepsTextAndDisarmsTerminalEscapes) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\x07\n\t"), "a\\x1b[2Jb\\x07\n\t");
+  EXPECT_EQ(Printable("\xc3\xa9"), "\xc3\xa9");
+}
+
+TEST(DurationText, CountsMinutesAndHours) {
+  EXPECT_EQ(DurationText(7), "0:07");
+  EXPECT_EQ(DurationText(127.4), "2:07");
+  EXPECT_EQ(DurationText(5025), "1:23:45");
+  EXPECT_EQ(DurationText(1e300), "?");
+}
+
+// The shell itself is the judge, where it is installed.
+TEST(Completions, AreScriptsThatTheShellAccepts) {
+  const ProgramOutput output = RunForTest({"completions", "bash"});
+  ASSERT_EQ(output.code, 0);
+  const std::string path = testing::TempDir() + "smoe_completions.bash";
+  std::ofstream(path) << output.out;
+  const std::string check = "bash -c '. " + path +
+                            "; COMP_WORDS=(smoe run --io u); COMP_CWORD=3; _smoe; "
+                            "[ \"${COMPREPLY[*]}\" = uring ]'";
+  EXPECT_EQ(std::system(check.c_str()), 0) << output.out;
+  for (const char* shell : {"zsh", "fish"}) {
+    const ProgramOutput other = RunForTest({"completions", shell});
+    EXPECT_EQ(other.code, 0);
+    EXPECT_THAT(other.out, HasSubstr("cache-experts"));
+  }
+  EXPECT_EQ(RunForTest({"completions", "tcsh"}).code, 2);
+}
+
+TEST(Man, NamesEveryCommandAndEveryOption) {
+  const std::string page = RunForTest({"man"}).out;
+  for (const Command& command : AllCommands()) {
+    Arguments arguments;
+    command.define(arguments);
+    for (const OptionInfo& option : arguments.options()) {
+      std::string flags;
+      for (const char c : option.flags) flags += c == '-' ? "\\-" : std::string(1, c);
+      EXPECT_THAT(page, HasSubstr(flags)) << command.name;
+    }
+  }
+}
+
+TEST(Version, NamesTheLicencesOfAllLibraries) {
+  const std::string licences = RunForTest({"version", "--licenses"}).out;
+  for (const char* name : {"fmt", "CLI11", "liburing", "simdjson", "tokenizers", "minijinja"}) {
+    EXPECT_THAT(licences, HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace smoe::cli

@@ -1,0 +1,58 @@
+#include "cli/command.h"
+
+namespace smoe::cli {
+
+namespace {
+
+constexpr char kTalk[] = "Talk to a model";
+constexpr char kConvert[] = "Make and mend vaults";
+constexpr char kMeasure[] = "Look inside";
+constexpr char kProgram[] = "About the program";
+
+constexpr Command kCommands[] = {
+    {"run", kTalk, "Answer one prompt",
+     "smoe run --chat \"What is smoe?\"\n"
+     "smoe run model.smoe -p \"Once upon a time\" -n 100 --temperature 0.8 --stats\n"
+     "smoe run model.smoe --tokens 1,2,3 --raw-ids",
+     DefineRun},
+    {"chat", kTalk, "Hold a conversation in the terminal",
+     "smoe chat\nsmoe chat model.smoe --system \"Answer in one word.\"", DefineChat},
+    {"shatter", kConvert, "Convert a checkpoint into a .smoe vault (the Sculptor)",
+     "smoe shatter Qwen3-30B-A3B/ qwen3-30b.smoe\n"
+     "smoe shatter Qwen3-30B-A3B/ small.smoe --bits 2 --measure-error\n"
+     "smoe shatter Qwen3-30B-A3B/ qwen3-30b.smoe --resume",
+     DefineShatter},
+    {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
+     DefineVerify},
+    {"upgrade", kConvert, "Turn a version 1 vault into version 2, in place",
+     "smoe upgrade old.smoe --config Qwen3-30B-A3B/", DefineUpgrade},
+    {"recover", kConvert, "Rebuild a vault's lost header from its checkpoint",
+     "smoe recover broken.smoe --checkpoint Qwen3-30B-A3B/", DefineRecover},
+    {"extract-trunk", kConvert, "Write a vault's trunk as a safetensors file",
+     "smoe extract-trunk model.smoe trunk.safetensors", DefineExtractTrunk},
+    {"inspect", kMeasure, "Show what a model file holds and what was decided about it",
+     "smoe inspect model.smoe\nsmoe inspect model.smoe --json --experts", DefineInspect},
+    {"logits", kMeasure, "Write the logits at every position of a prompt",
+     "smoe logits model.smoe --tokens 1,2,3 --out logits.safetensors --router", DefineLogits},
+    {"perplexity", kMeasure, "Measure how well a model predicts a text",
+     "smoe perplexity model.smoe --text book.txt", DefinePerplexity},
+    {"tokenize", kMeasure, "Turn text into token ids", "smoe tokenize model.smoe \"Hello there\"",
+     DefineTokenize},
+    {"detokenize", kMeasure, "Turn token ids into text", "smoe detokenize model.smoe 9707,1052",
+     DefineDetokenize},
+    {"template", kMeasure, "Show the prompt that the chat template makes",
+     "smoe template model.smoe --chat \"Hello\" --system \"Be brief.\"\n"
+     "smoe template model.smoe --messages conversation.json",
+     DefineTemplate},
+    {"version", kProgram, "Show the version, kernels and licences", "smoe version --licenses",
+     DefineVersion},
+    {"completions", kProgram, "Write a completion script for bash, zsh or fish",
+     "smoe completions bash > /etc/bash_completion.d/smoe", DefineCompletions},
+    {"man", kProgram, "Write the manual page", "smoe man | man -l -", DefineMan},
+};
+
+}  // namespace
+
+std::span<const Command> AllCommands() { return kCommands; }
+
+}  // namespace smoe::cli

@@ -1,0 +1,32 @@
+// cli/line_reader.h: lines that a person types, with editing and history on a terminal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/console.h"
+
+namespace smoe::cli {
+
+class LineReader {
+ public:
+  enum class Outcome { kLine, kEnd, kInterrupted };
+
+  // On a terminal lines are edited (arrows, history); elsewhere they are read as they come and no
+  // prompt is written.
+  explicit LineReader(Console& console);
+  ~LineReader();
+
+  // kInterrupted: Ctrl-C was pressed (an InterruptGuard must be alive); the line is dropped.
+  Outcome Read(const std::string& prompt, std::string* line);
+
+ private:
+  struct Editor;
+  Outcome ReadEdited(const std::string& prompt, std::string* line);
+  Outcome ReadPlain(std::string* line);
+
+  Console& console_;
+  std::unique_ptr<Editor> editor_;  // null unless a terminal
+};
+
+}  // namespace smoe::cli

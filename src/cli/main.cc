@@ -1,0 +1,19 @@
+#include <csignal>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+  // A reader that goes away (smoe ... | head) is an error of write, not a death.
+  std::signal(SIGPIPE, SIG_IGN);
+  smoe::cli::Console console;
+  try {
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    return smoe::cli::RunProgram(arguments, console);
+  } catch (const std::exception& failure) {
+    console.Note("smoe: unexpected: {} (a bug in smoe; please report it)\n", failure.what());
+    return static_cast<int>(smoe::cli::ExitCode::kIo);
+  }
+}

@@ -1,0 +1,133 @@
+#include "cli/model_options.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "base/log.h"
+
+namespace smoe::cli {
+
+namespace {
+
+constexpr char kBundledModel[] = "share/smoe/tiny-moe.smoe";
+
+io::ReadBackend BackendNamed(const std::string& name) {
+  if (name == "uring") return io::ReadBackend::kUring;
+  return name == "threads" ? io::ReadBackend::kThreads : io::ReadBackend::kAuto;
+}
+
+}  // namespace
+
+void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
+  arguments.Group("Parts of the model (found by themselves where they lie in or beside it)");
+  arguments.Option("--trunk", &options->files.trunk, "FILE",
+                   "Trunk: a safetensors file or a checkpoint folder");
+  arguments.Option("--config", &options->files.config, "FILE", "config.json, or a folder with it");
+  arguments.Option("--tokenizer", &options->files.tokenizer, "FILE",
+                   "tokenizer.json, or a folder with it");
+  arguments.Flag("-v,--verbose", &options->verbose, "Say what was decided, and why");
+  arguments.Group("");
+}
+
+void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
+  DefineFileOptions(arguments, options);
+  arguments.Group("Engine (no option changes a result, except --arithmetic)");
+  arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
+                   "Memory for experts, as 4GiB (default: what fits)");
+  arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
+  arguments.Choice("--io", &options->io, {"auto", "uring", "threads"}, "How experts are read");
+  arguments.Flag("--buffered", &options->buffered, "Read through the page cache");
+  arguments.Option("--threads", &options->thread_count, "N",
+                   "Compute threads (default: physical cores)");
+  arguments.Option("--chunk", &options->chunk_tokens, "N",
+                   "Prompt tokens in one pass through the layers (default: 256)");
+  arguments.Option("--context", &options->context_tokens, "N",
+                   "Room for tokens (default: the model's, or what fits)");
+  arguments.Choice("--arithmetic", &options->arithmetic, {"int8", "f32"},
+                   "int8: activations quantised; f32: the reference");
+  arguments.Group("");
+}
+
+Result<std::string> BundledModelPath() {
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const auto beside = program.parent_path() / kBundledModel;
+  if (std::filesystem::exists(beside, ignored)) return beside.string();
+  const auto installed = program.parent_path().parent_path() / kBundledModel;
+  if (std::filesystem::exists(installed, ignored)) return installed.string();
+  return Invalid(
+      "MODEL: none given, and the bundled one is neither {} nor {}; name a vault or a "
+      "checkpoint folder",
+      beside.string(), installed.string());
+}
+
+Result<store::ModelFiles> OpenFiles(const ModelOptions& options) {
+  std::string path = options.model;
+  if (path.empty()) {
+    SMOE_TRY_ASSIGN(path, BundledModelPath());
+  }
+  store::ModelFilesOptions files_options = options.files;
+  files_options.direct_io = !options.buffered;
+  SMOE_TRY_ASSIGN(store::ModelFiles files, store::OpenModelFiles(path, files_options));
+  for (const std::string& warning : files.warnings) LogWarning("{}", Printable(warning));
+  return files;
+}
+
+Result<text::TextModel> LoadText(const store::ModelFiles& files) {
+  text::TextFiles texts;
+  texts.tokenizer_json = files.side_files.tokenizer;
+  texts.tokenizer_config_json = files.side_files.tokenizer_config;
+  texts.chat_template_jinja = files.side_files.chat_template;
+  texts.generation_config_json = files.side_files.generation_config;
+  if (!files.side_files.config.empty()) texts.config_json = files.side_files.config;
+  texts.where = files.path;
+  return text::TextModel::Load(texts);
+}
+
+Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
+                                                   const ModelOptions& options, size_t batch_max,
+                                                   bool evaluate) {
+  engine::EngineOptions engine_options;
+  engine_options.thread_count = options.thread_count;
+  engine_options.chunk_tokens = options.chunk_tokens;
+  engine_options.batch_max = batch_max;
+  engine_options.context_tokens = options.context_tokens;
+  engine_options.cache_bytes = options.cache_bytes;
+  engine_options.cache_experts = options.cache_experts;
+  engine_options.io = BackendNamed(options.io);
+  engine_options.arithmetic =
+      options.arithmetic == "f32" ? experts::Arithmetic::kF32 : experts::Arithmetic::kInt8;
+  if (const char* isa = std::getenv("SMOE_ISA")) engine_options.isa = isa;
+  engine_options.evaluate = evaluate;
+  SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));
+  if (options.verbose) {
+    for (const std::string& choice : engine->choices()) LogInfo("{}", Printable(choice));
+  }
+  return engine;
+}
+
+Result<std::vector<uint32_t>> ParseTokens(const std::string& text) {
+  std::vector<uint32_t> tokens;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find_first_of(", \n\t", begin), text.size());
+    if (end > begin) {
+      uint32_t id = 0;
+      const char* first = text.data() + begin;
+      const char* last = text.data() + end;
+      const auto parsed = std::from_chars(first, last, id);
+      if (parsed.ec != std::errc() || parsed.ptr != last) {
+        return Invalid("tokens: \"{}\", expected ids such as 1,2,3",
+                       text.substr(begin, std::min<size_t>(end - begin, 40)));
+      }
+      tokens.push_back(id);
+    }
+    begin = end + 1;
+  }
+  if (tokens.empty()) return Invalid("tokens: none, expected ids such as 1,2,3");
+  return tokens;
+}
+
+}  // namespace smoe::cli

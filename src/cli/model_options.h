@@ -1,0 +1,57 @@
+// cli/model_options.h: the options of every command that opens or runs a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/arguments.h"
+#include "cli/console.h"
+#include "engine/engine.h"
+#include "store/model_files.h"
+#include "text/text_model.h"
+
+namespace smoe::cli {
+
+struct ModelOptions {
+  std::string model;  // empty: the bundled one, where the command allows it
+  store::ModelFilesOptions files;
+  std::optional<uint64_t> cache_bytes;
+  std::optional<uint32_t> cache_experts;
+  std::string io = "auto";
+  uint32_t thread_count = 0;
+  uint32_t chunk_tokens = 0;
+  uint64_t context_tokens = 0;
+  std::string arithmetic = "int8";
+  bool buffered = false;
+  bool verbose = false;
+};
+
+// --trunk, --config, --tokenizer.
+void DefineFileOptions(Arguments& arguments, ModelOptions* options);
+// Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, ...
+void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
+
+// The vault of tiny-moe that was built and installed with the program.
+// Errors: kInvalid saying where it was looked for.
+Result<std::string> BundledModelPath();
+
+// Opens MODEL, or the bundled one where options.model is empty. Warnings go to the log, decisions
+// too with --verbose.
+Result<store::ModelFiles> OpenFiles(const ModelOptions& options);
+
+// What the side files of an opened model say about text: tokenizer, template, stop ids.
+Result<text::TextModel> LoadText(const store::ModelFiles& files);
+
+// Opens the engine over `files`; logs its choices with --verbose.
+Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
+                                                   const ModelOptions& options, size_t batch_max,
+                                                   bool evaluate);
+
+// "1,2,3" or "1 2 3" to ids. Errors: kInvalid naming the piece that is no id.
+Result<std::vector<uint32_t>> ParseTokens(const std::string& text);
+
+}  // namespace smoe::cli
