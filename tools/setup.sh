@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly BASE_PACKAGES=(
   g++ cmake ninja-build pkg-config ccache git ca-certificates
   libexpected-dev libfmt-dev libspdlog-dev libcli11-dev
-  nlohmann-json3-dev libsimdjson-dev libxxhash-dev liburing-dev
+  nlohmann-json3-dev libsimdjson-dev libxxhash-dev liburing-dev libedit-dev
   libgtest-dev libgmock-dev python3 python3-numpy
 )
 readonly DEV_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)

@@ -22,6 +22,7 @@ LIBRARIES = [
     ("CLI11", "libcli11-dev", "2.1.2", "BSD-3-Clause", "command line"),
     ("fmt", "libfmt-dev", "9.1.0", "MIT", "formatting"),
     ("GoogleTest", "libgtest-dev", "1.12.1", "BSD-3-Clause", "tests only"),
+    ("libedit", "libedit-dev", "3.1", "BSD-3-Clause", "line editing in chat"),
     ("liburing", "liburing-dev", "2.3", "LGPL-2.1 or MIT", "reads by io_uring"),
     ("nlohmann json", "nlohmann-json3-dev", "3.11.2", "MIT", "JSON"),
     ("simdjson", "libsimdjson-dev", "3.0.1", "Apache-2.0", "JSON of checkpoints"),

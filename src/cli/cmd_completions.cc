@@ -21,10 +21,10 @@ std::vector<std::string> Spellings(const OptionInfo& option) {
   return spellings;
 }
 
-Arguments Define(const Command& command) {
+std::vector<OptionInfo> OptionsOf(const Command& command) {
   Arguments arguments;
   command.define(arguments);
-  return arguments;
+  return arguments.options();
 }
 
 std::string Joined(const std::vector<std::string>& words) {
@@ -54,7 +54,7 @@ std::string BashScript() {
   std::string flags = "  case \"${COMP_WORDS[1]}\" in\n";
   for (const Command& command : AllCommands()) {
     std::vector<std::string> words = {"--help"};
-    for (const OptionInfo& option : Define(command).options()) {
+    for (const OptionInfo& option : OptionsOf(command)) {
       if (option.is_positional()) continue;
       for (const std::string& spelling : Spellings(option)) {
         words.push_back(spelling);
@@ -103,7 +103,7 @@ std::string ZshScript() {
       "  local command=$words[2]\n  shift words; (( CURRENT-- ))\n  case $command in\n";
   for (const Command& command : AllCommands()) {
     script += fmt::format("    {}) _arguments", command.name);
-    for (const OptionInfo& option : Define(command).options()) {
+    for (const OptionInfo& option : OptionsOf(command)) {
       if (option.is_positional()) continue;
       for (const std::string& spelling : Spellings(option)) {
         script += fmt::format(" '{}[{}]", spelling, ZshText(option.help));
@@ -122,7 +122,7 @@ std::string FishScript() {
   for (const Command& command : AllCommands()) {
     script += fmt::format("complete -c smoe -n __fish_use_subcommand -a {} -d '{}'\n", command.name,
                           Quoted(command.summary));
-    for (const OptionInfo& option : Define(command).options()) {
+    for (const OptionInfo& option : OptionsOf(command)) {
       if (option.is_positional()) continue;
       script += fmt::format("complete -c smoe -n '__fish_seen_subcommand_from {}'", command.name);
       for (const std::string& spelling : Spellings(option)) {
