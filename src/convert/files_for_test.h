@@ -1,0 +1,71 @@
+// convert/files_for_test.h: folders, files and child processes for the tests of this folder.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+
+#include "convert/progress.h"
+
+namespace smoe::convert {
+
+// A folder that lives as long as the test.
+class TestFolder {
+ public:
+  TestFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "smoe_convert_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TestFolder() { std::filesystem::remove_all(path_); }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+  std::string Path(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void WriteText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+inline std::string TinyMoe() { return std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe"; }
+inline std::string Reference(const std::string& name) {
+  return std::string(SMOE_SHARED_DIR) + "/reference/" + name;
+}
+
+// Runs `body` in a child process; returns its wait status. The child leaves with body's result.
+inline int InChild(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+// Calls back at every step.
+class CallbackProgress final : public Progress {
+ public:
+  explicit CallbackProgress(std::function<void()> on_advance)
+      : on_advance_(std::move(on_advance)) {}
+  void Begin(std::string_view, uint64_t) override {}
+  void Advance(uint64_t) override { on_advance_(); }
+  void End() override {}
+
+ private:
+  std::function<void()> on_advance_;
+};
+
+}  // namespace smoe::convert
