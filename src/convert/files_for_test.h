@@ -16,11 +16,18 @@
 
 namespace smoe::convert {
 
-// A folder that lives as long as the test.
+// A folder that lives as long as the test; in memory where there is enough, since every conversion
+// waits for the drive several times.
 class TestFolder {
  public:
   TestFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "smoe_convert_XXXXXX").string();
+    std::filesystem::path parent = std::filesystem::temp_directory_path();
+    std::error_code error;
+    const auto space = std::filesystem::space("/dev/shm", error);
+    if (!error && space.available > (uint64_t{2} << 30) && ::access("/dev/shm", W_OK) == 0) {
+      parent = "/dev/shm";
+    }
+    std::string pattern = (parent / "smoe_convert_XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~TestFolder() { std::filesystem::remove_all(path_); }
