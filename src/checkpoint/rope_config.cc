@@ -95,14 +95,12 @@ void ReadYarn(const RopeReader& parameters, ConfigReader& reader, const ModelCon
     return value && *value != 0 ? *value : fallback;
   };
   const double positions = static_cast<double>(config.max_position_embeddings);
-  double original = or_default("original_max_position_embeddings", positions);
   // At the top of the config it wins, as it does in the reference.
-  original =
-      static_cast<double>(reader.LargeCount({"original_max_position_embeddings"}, kPositionCountMax,
-                                            static_cast<uint64_t>(std::min(original, 1e18))));
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const double original = reader.Positive(kOriginal, or_default(kOriginal, positions));
   if (!(original >= 1) || original > static_cast<double>(kPositionCountMax)) {
-    reader.Refuse(Invalid("{}: original_max_position_embeddings: {}, want 1 to {}", reader.path(),
-                          original, kPositionCountMax));
+    reader.Refuse(
+        Invalid("{}: {}: {}, want 1 to {}", reader.path(), kOriginal, original, kPositionCountMax));
     return;
   }
   rope->original_positions = static_cast<uint64_t>(original);
