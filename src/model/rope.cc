@@ -75,6 +75,10 @@ Result<Rope> Rope::Create(const checkpoint::RopeConfig& config, uint32_t head_di
     return Invalid("rope: {} of head_dim {} dimensions rotate, expected an even number above 0",
                    rotary_dim, head_dim);
   }
+  if (config.type != checkpoint::RopeType::kDefault && config.type != checkpoint::RopeType::kYarn) {
+    return Unsupported("rope: type {}, this build computes default and yarn",
+                       checkpoint::RopeTypeName(config.type));
+  }
   Rope rope;
   if (config.type == checkpoint::RopeType::kYarn) {
     if (config.original_positions == 0) {

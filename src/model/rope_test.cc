@@ -119,5 +119,14 @@ TEST(Rope, RefusesFrequenciesThatAreNotFinite) {
   EXPECT_FALSE(Rope::Create(Yarn(10000, 4, 0), 16).has_value());
 }
 
+TEST(Rope, TypesThatAreNotComputedAreRefusedByName) {
+  RopeConfig config;
+  config.type = RopeType::kLinear;
+  const auto rope = Rope::Create(config, 32);
+  ASSERT_FALSE(rope);
+  EXPECT_EQ(rope.error().code(), ErrorCode::kUnsupported);
+  EXPECT_NE(rope.error().message().find("linear"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace smoe::model
