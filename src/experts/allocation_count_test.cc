@@ -18,6 +18,8 @@ void* operator new(size_t size) {
   if (memory == nullptr) std::abort();
   return memory;
 }
+// Libraries that ask without exceptions must get memory that the delete below can take.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
