@@ -1,0 +1,207 @@
+// Requests on the bundled model: together as alone, resumed as cold, and failing one by one.
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/fake_read_queue.h"
+
+namespace smoe::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint32_t kEndToken = 2043;  // <|im_end|>
+
+Result<std::unique_ptr<Engine>> OpenTiny(EngineOptions options) {
+  const std::string path = std::string(SMOE_BINARY_DIR) + "/share/smoe/tiny-moe.smoe";
+  SMOE_TRY_ASSIGN(store::ModelFiles files, store::OpenModelFiles(path, {}));
+  return Engine::Open(std::move(files), options);
+}
+
+std::vector<uint32_t> Prompt(uint32_t number, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t i = 0; i < count; ++i) tokens[i] = (i * 37 + number * 411 + 5) % 2041;
+  return tokens;
+}
+
+Request MakeRequest(std::vector<uint32_t> prompt, size_t count) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.token_count_max = count;
+  return request;
+}
+
+struct Outcome {
+  std::vector<uint32_t> tokens;
+  std::optional<FinishReason> reason;
+  std::string error;
+};
+
+// Runs all requests to their end.
+std::map<uint64_t, Outcome> Finish(Engine& engine) {
+  std::map<uint64_t, Outcome> outcomes;
+  while (!engine.idle()) {
+    auto events = engine.Step();
+    if (!events) {
+      ADD_FAILURE() << events.error().message();
+      break;
+    }
+    for (const TokenEvent& event : *events) {
+      Outcome& outcome = outcomes[event.request_id];
+      if (event.token) outcome.tokens.push_back(*event.token);
+      if (event.finished) outcome.reason = *event.finished;
+      if (event.error) outcome.error = event.error->message();
+    }
+  }
+  return outcomes;
+}
+
+Outcome RunAlone(Engine& engine, Request request) {
+  const auto id = engine.Submit(std::move(request));
+  if (!id) return {{}, {}, id.error().message()};
+  return Finish(engine)[*id];
+}
+
+TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {
+  EngineOptions options;
+  options.chunk_tokens = 16;
+  options.cache_experts = 7;
+  options.batch_max = 5;
+  auto engine = OpenTiny(options).value();
+  std::map<uint64_t, std::vector<uint32_t>> expected;
+  std::vector<std::vector<uint32_t>> alone;
+  for (uint32_t i = 0; i < 5; ++i) {
+    Request request = MakeRequest(Prompt(i, 5 + 20 * i), 12);
+    request.sampling.temperature = 0.5 * i;
+    request.sampling.seed = i;
+    alone.push_back(RunAlone(*engine, request).tokens);
+    EXPECT_EQ(alone.back().size(), 12u);
+  }
+  std::vector<uint64_t> ids;
+  for (uint32_t i = 0; i < 5; ++i) {
+    Request request = MakeRequest(Prompt(i, 5 + 20 * i), 12);
+    request.sampling.temperature = 0.5 * i;
+    request.sampling.seed = i;
+    ids.push_back(engine->Submit(std::move(request)).value());
+  }
+  EXPECT_FALSE(engine->Submit(MakeRequest({1}, 1))) << "a sixth one does not fit";
+  auto together = Finish(*engine);
+  for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(together[ids[i]].tokens, alone[i]) << i;
+}
+
+// Case D08: A: S + one, B: S + two, A again, a shorter prefix of A, A with an early change.
+TEST(Engine, AConversationResumedEqualsAColdStart) {
+  auto engine = OpenTiny({}).value();
+  const std::vector<uint32_t> system = Prompt(1, 300);
+  const auto with = [&](std::vector<uint32_t> tail) {
+    std::vector<uint32_t> tokens = system;
+    tokens.insert(tokens.end(), tail.begin(), tail.end());
+    return tokens;
+  };
+  std::vector<uint32_t> changed = with({10, 11, 12});
+  changed[3] = 99;
+  const std::vector<std::vector<uint32_t>> prompts = {with({10, 11, 12}), with({20, 21}),
+                                                      with({10, 11, 12}), Prompt(1, 280), changed};
+  for (const auto& prompt : prompts) {
+    const Outcome cold = RunAlone(*engine, MakeRequest(prompt, 8));
+    Request warm_request = MakeRequest(prompt, 8);
+    warm_request.conversation = 7;
+    EXPECT_EQ(RunAlone(*engine, warm_request).tokens, cold.tokens);
+  }
+  // Reused: nothing, S, S, 280 - 1 (the last token runs again), 3.
+  EXPECT_EQ(engine->stats().reused_token_count, 0u + 300 + 300 + 279 + 3);
+}
+
+TEST(Engine, EndsAtAStopIdWithoutDeliveringIt) {
+  auto engine = OpenTiny({}).value();
+  const Outcome free = RunAlone(*engine, MakeRequest(Prompt(3, 9), 20));
+  ASSERT_EQ(free.tokens.size(), 20u);
+  Request request = MakeRequest(Prompt(3, 9), 20);
+  request.stop_ids = {kEndToken, free.tokens[5]};
+  const Outcome stopped = RunAlone(*engine, request);
+  EXPECT_EQ(stopped.reason, FinishReason::kStop);
+  size_t first = 0;
+  while (free.tokens[first] != free.tokens[5]) ++first;
+  EXPECT_EQ(stopped.tokens,
+            std::vector<uint32_t>(free.tokens.begin(),
+                                  free.tokens.begin() + static_cast<ptrdiff_t>(first)));
+}
+
+// Case F08, in the library: too long is refused with both numbers; the end of the context ends it.
+TEST(Engine, TheContextIsALimitWithBothNumbers) {
+  EngineOptions options;
+  options.context_tokens = 64;
+  auto engine = OpenTiny(options).value();
+  const Outcome too_long = RunAlone(*engine, MakeRequest(Prompt(0, 65), 1));
+  EXPECT_THAT(too_long.error, HasSubstr("65 tokens, the context holds 64"));
+  EXPECT_EQ(RunAlone(*engine, MakeRequest(Prompt(0, 64), 10)).tokens.size(), 1u);
+  const Outcome filled = RunAlone(*engine, MakeRequest(Prompt(0, 60), 100));
+  EXPECT_EQ(filled.reason, FinishReason::kLength);
+  EXPECT_EQ(filled.tokens.size(), 5u) << "the token at the end of the context is still delivered";
+}
+
+TEST(Engine, RefusesWhatItCannotRun) {
+  auto engine = OpenTiny({}).value();
+  EXPECT_THAT(RunAlone(*engine, MakeRequest({}, 1)).error, HasSubstr("0 tokens"));
+  EXPECT_THAT(RunAlone(*engine, MakeRequest({1, 2048}, 1)).error,
+              HasSubstr("token 2048 at position 1, the vocabulary has 2048"));
+  Request hot = MakeRequest({1}, 1);
+  hot.sampling.temperature = -1;
+  EXPECT_THAT(RunAlone(*engine, hot).error, HasSubstr("temperature"));
+}
+
+TEST(Engine, CancelEndsOneRequestAndNotTheOthers) {
+  auto engine = OpenTiny({}).value();
+  const Outcome alone = RunAlone(*engine, MakeRequest(Prompt(2, 10), 6));
+  const uint64_t cancelled = engine->Submit(MakeRequest(Prompt(1, 10), 50)).value();
+  const uint64_t kept = engine->Submit(MakeRequest(Prompt(2, 10), 6)).value();
+  ASSERT_TRUE(engine->Step());
+  engine->Cancel(cancelled);
+  auto outcomes = Finish(*engine);
+  EXPECT_EQ(outcomes[cancelled].reason, FinishReason::kCancelled);
+  // The first token came with the step before Finish.
+  EXPECT_EQ(outcomes[kept].tokens.size() + 1, alone.tokens.size());
+  EXPECT_TRUE(std::equal(outcomes[kept].tokens.begin(), outcomes[kept].tokens.end(),
+                         alone.tokens.begin() + 1));
+}
+
+// A read that fails or brings wrong bytes ends the requests that need the expert, by name.
+TEST(Engine, AFailedReadEndsItsRequestAndTheEngineLivesOn) {
+  int reads_until_fault = 40;
+  EngineOptions options;
+  options.cache_experts = 5;
+  options.make_queue = [&]() -> Result<std::unique_ptr<io::ReadQueue>> {
+    io::FakeReadOptions fake;
+    fake.fault = [&](const io::ReadRequest&) { return --reads_until_fault == 0 ? EIO : 0; };
+    return io::MakeFakeReadQueue(fake);
+  };
+  auto engine = OpenTiny(options).value();
+  const Outcome failed = RunAlone(*engine, MakeRequest(Prompt(0, 40), 20));
+  EXPECT_EQ(failed.reason, FinishReason::kFailed);
+  EXPECT_THAT(failed.error, HasSubstr("expert"));
+  EXPECT_THAT(failed.error, HasSubstr("Input/output"));
+  const Outcome after = RunAlone(*engine, MakeRequest(Prompt(0, 40), 20));
+  EXPECT_EQ(after.reason, FinishReason::kLength);
+  EXPECT_EQ(after.tokens, RunAlone(*OpenTiny({}).value(), MakeRequest(Prompt(0, 40), 20)).tokens);
+}
+
+TEST(Engine, FlippedBitsAreFoundByTheChecksum) {
+  EngineOptions options;
+  options.make_queue = []() -> Result<std::unique_ptr<io::ReadQueue>> {
+    io::FakeReadOptions fake;
+    fake.damage = [](const io::ReadRequest& read) { read.into[100] ^= std::byte{4}; };
+    return io::MakeFakeReadQueue(fake);
+  };
+  auto engine = OpenTiny(options).value();
+  const Outcome failed = RunAlone(*engine, MakeRequest(Prompt(0, 4), 2));
+  EXPECT_EQ(failed.reason, FinishReason::kFailed);
+  EXPECT_THAT(failed.error, HasSubstr("checksum"));
+}
+
+}  // namespace
+}  // namespace smoe::engine
