@@ -7,7 +7,8 @@ set(SMOE_CARGO_FLAGS "" CACHE STRING "More arguments for cargo build, such as --
 # Always the release profile, so all presets share one folder: its libraries take minutes to build.
 # Worktrees of one clone share the folder of the first.
 if(NOT DEFINED SMOE_CARGO_TARGET_DIR)
-  execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --path-format=absolute --git-common-dir
+  execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --path-format=absolute
+                          --git-common-dir
                   OUTPUT_VARIABLE git_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(DEFINED ENV{SMOE_CARGO_TARGET_DIR})
     set(folder $ENV{SMOE_CARGO_TARGET_DIR})

@@ -71,7 +71,7 @@ CONTEXT = {
     "wide": {"k%d" % i: i for i in range(12)},
 }
 
-# One template each; the blocks at the end have several lines.
+# One template each, with letters beyond ASCII as @name@; the blocks at the end have several lines.
 SNIPPETS = r"""
 {{ l }}
 {{ d }}
@@ -79,7 +79,7 @@ SNIPPETS = r"""
 {{ 'x' ~ t ~ n ~ 'y' ~ 3 }}
 {{ l|join(',') }}
 {{ l|string }}
-{{ d|tojson }}{{ d|tojson(indent=2) }}{{ l|tojson(separators=(',',':')) }}{{ d|tojson(sort_keys=true) }}{{ 'é<>&\''|tojson }}{{ 'é😀'|tojson(ensure_ascii=true) }}
+{{ d|tojson }}{{ d|tojson(indent=2) }}{{ l|tojson(separators=(',',':')) }}{{ d|tojson(sort_keys=true) }}{{ '@e@<>&\''|tojson }}{{ '@e@@smile@'|tojson(ensure_ascii=true) }}
 {{ d|tojson(indent=4)|safe }}
 {{ tool|tojson }}
 {{ tool|tojson(indent=4) }}
@@ -95,8 +95,8 @@ SNIPPETS = r"""
 {{ 'a-b-c'.partition('-') }}{{ 'abc'.partition('-') }}{{ 'a-b-c'.rpartition('-') }}{{ 'abc'.rpartition('-') }}
 {{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}{{ 'abc'.removeprefix('x') }}{{ 'abc'.removesuffix('x') }}
 {{ 'a\x0bb\u2028c\r\nd'.splitlines() }}{{ 'a\nb\n'.splitlines(True) }}{{ ''.splitlines() }}{{ '\n'.splitlines() }}
-{{ 'a-b'.find('b') }}{{ 'aXa'.rfind('a') }}{{ 'abc'.find('z') }}{{ 'abcabc'.find('a', 1) }}{{ 'abcabc'.count('a') }}{{ 'héé'.count('') }}{{ 'héé'.rindex('é') }}{{ 'abcabc'.find('a', -2) }}
-{{ 'héllo'[1:3] }}{{ 'héllo'[::-1] }}{{ l[::-1] }}{{ l[1:] }}{{ l[-2:] }}{{ 'héllo'|length }}{{ l[::2] }}{{ m[::-1][0].role }}
+{{ 'a-b'.find('b') }}{{ 'aXa'.rfind('a') }}{{ 'abc'.find('z') }}{{ 'abcabc'.find('a', 1) }}{{ 'abcabc'.count('a') }}{{ 'h@e@@e@'.count('') }}{{ 'h@e@@e@'.rindex('@e@') }}{{ 'abcabc'.find('a', -2) }}
+{{ 'h@e@llo'[1:3] }}{{ 'h@e@llo'[::-1] }}{{ l[::-1] }}{{ l[1:] }}{{ l[-2:] }}{{ 'h@e@llo'|length }}{{ l[::2] }}{{ m[::-1][0].role }}
 {% for k,v in d.items() %}{{k}}={{v}};{% endfor %}
 {% for k,v in d|items %}{{k}}={{v}};{% endfor %}{% for k,v in d|dictsort %}{{k}};{% endfor %}
 {{ d.get('zz') }}{{ d.get('zz','q') }}{{ d.keys()|list }}{{ d.values()|list|length }}{{ d.copy().b }}
@@ -147,17 +147,17 @@ SNIPPETS = r"""
 {{ dict(a=1)|tojson }}{{ range(1,7,2)|list }}
 {% set c = cycler('a','b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.next() }}
 {% set j = joiner(',') %}{{ j() }}{{ j() }}
-{{ 'a b/c&é'|urlencode }}{{ {'a b': 'c/d', 'e': 1}|urlencode }}
+{{ 'a b/c&@e@'|urlencode }}{{ {'a b': 'c/d', 'e': 1}|urlencode }}
 {{ messages[0]['x'] }}
 {{ l[99] }}{{ l[99] is defined }}{{ d['q'] }}{{ 'abc'[9] }}
-{{ loop is defined }}{% for i in '' %}{% else %}E{% endfor %}{% for c in 'hé' %}{{ c }}.{% endfor %}
+{{ loop is defined }}{% for i in '' %}{% else %}E{% endfor %}{% for c in 'h@e@' %}{{ c }}.{% endfor %}
 {% for a in [[1,2],[3,4]] %}{% for b in a %}{{ loop.index0 }}{{ b }}{% endfor %}{{ loop.index }}{% endfor %}{% for a,b in [[1,2]] %}{{ a }}{{ b }}{{ loop.cycle('x','y') }}{{ loop.revindex }}{% endfor %}
 {{ 1 if true else 2 }}{{ True }}{{ None }}{{ none }}{{ False }}{{ 'a' is string }}{{ '' is string }}{{ 1e3 }}{{ 1_000 }}{{ 0x1f }}
 {% if x is not defined %}nd{% endif %}{% set x = 1 %}{% if true %}{% set x = 2 %}{% endif %}{{ x }}{% for i in [1] %}{% set x = 9 %}{% endfor %}{{ x }}
 {{ 5|tojson }}{{ 1.0|tojson }}{{ n|tojson }}
 {{ u|tojson }}
 {{ m[0].content[0] }}{{ m[-1]['role'] }}{{ (m|last).role }}{{ m[0]|length }}{{ (l + [3])|length }}{{ {}|length }}
-{{ 'x' ~ u ~ 'y' }}{{ s|length }}{{ 'ß'|upper }}{{ 'İ'|lower|length }}
+{{ 'x' ~ u ~ 'y' }}{{ s|length }}{{ '@sz@'|upper }}{{ '@I@'|lower|length }}
 {{ [[1,2],[3]]|sum(start=[]) }}
 {{ l|select('string')|list }}{{ l|reject('none')|list }}{{ [0,1]|select|list }}{{ ['1','2']|map('int')|list }}{{ m|map(attribute='zz', default='d')|list }}
 {{ 'x' in ('x','y') }}{{ 3 is divisibleby 3 }}{{ 3 is odd }}{{ 'a' is in ['a'] }}{{ 'tojson' is filter }}{{ d is callable }}
@@ -177,7 +177,7 @@ SNIPPETS = r"""
 {{ range is callable }}{{ m is callable }}
 {{ '3.7'|int }}{{ none|int }}{{ [1]|int(default=4) }}{{ 'ff'|int(base=16) }}{{ ' 7 '|int }}{{ true|int }}{{ none|float }}{{ '1e3'|float }}
 {{ message.content is string }}{{ u is string }}{{ u is mapping }}{{ u is none }}{{ u|length }}{{ u|list }}{{ u|join }}{{ u|trim }}|
-{{ 'é'|lower }}{{ 'É'.lower() }}{{ 'éa'.capitalize() }}{{ 'ab cd'.title() }}{{ 'x1'.isalnum() }}{{ 'x'.isalpha() }}{{ '²'.isdigit() }}{{ '½'.isnumeric() }}{{ 'A b'.istitle() }}{{ 'AB'.isupper() }}
+{{ '@e@'|lower }}{{ '@E@'.lower() }}{{ '@e@a'.capitalize() }}{{ 'ab cd'.title() }}{{ 'x1'.isalnum() }}{{ 'x'.isalpha() }}{{ '@two@'.isdigit() }}{{ '@half@'.isnumeric() }}{{ 'A b'.istitle() }}{{ 'AB'.isupper() }}
 {{ l|tojson|length }}{{ (l|tojson)[0] }}{{ d|tojson|trim }}{{ m|tojson|replace('role', 'R') }}
 {% for k, v in {'b': 1, 'a': [2]}.items() %}{{ loop.index }}{{ k }}{{ v }}{% endfor %}{{ {'b': 1}|items|list }}{{ {'b': 1}.items()|list }}
 {{ (d.items()|list)[0][1] }}{% for p in d.items() %}{{ p[0] }}{% endfor %}{{ d.values()|list }}{{ d|length }}{{ d|list }}{{ d|first }}
@@ -201,7 +201,10 @@ SNIPPETS = r"""
 {{ m | selectattr('content') | map(attribute='content') | join(', ') }}{{ m|map(attribute='role')|unique|join('/') }}
 {{ ['b','a']|sort(reverse=true) }}{{ m|sort(attribute='content', reverse=true)|map(attribute='role')|join }}{{ [1,2,3]|last }}{{ []|first is defined }}
 {{ 'a' if m is sequence and m is not mapping and m[0] is mapping else 'b' }}{{ m[0].get('content', '')|trim }}{{ 'content' in m[0] }}{{ m[0]['nope']|default('', true)|length }}
-""".strip("\n").split("\n")
+"""
+for name, letter in {"e": "\u00e9", "E": "\u00c9", "sz": "\u00df", "I": "\u0130", "two": "\u00b2", "half": "\u00bd", "smile": "\U0001f600"}.items():
+    SNIPPETS = SNIPPETS.replace(f"@{name}@", letter)
+SNIPPETS = SNIPPETS.strip("\n").split("\n")
 
 BLOCKS = [
     "line1\n  {% if true %}\n  indented\n  {% endif %}\nline2\n",

@@ -12,10 +12,12 @@ import sys
 from tokenizers import Tokenizer
 
 MASK = (1 << 64) - 1
-PIECES = ["<|im_end|>", "<tool_call>", "<|im_", "end|>", "'ll", " the", "\r\n", "  ", "\u0301", "I'VE", "12345", "\u2029"]
-# (first, count) of code points: letters, digits, Latin with accents, combining marks, Arabic digits,
-# CJK, CJK of four bytes, emoji, everything below the surrogates, everything above.
-RANGES = [(0x61, 26), (0x30, 10), (0xC0, 0x180), (0x300, 0x70), (0x660, 10), (0x4E00, 0x5000), (0x20000, 0xA000), (0x1F300, 0x300), (0x1, 0xD7FF), (0xE000, 0x101FFF)]
+PIECES = ["<|im_end|>", "<tool_call>", "<|im_", "end|>", "'ll", " the",
+          "\r\n", "  ", "\u0301", "I'VE", "12345", "\u2029"]
+# (first, count) of code points: letters, digits, Latin with accents, combining marks, Arabic
+# digits, CJK, CJK of four bytes, emoji, everything below the surrogates, everything above.
+RANGES = [(0x61, 26), (0x30, 10), (0xC0, 0x180), (0x300, 0x70), (0x660, 10),
+          (0x4E00, 0x5000), (0x20000, 0xA000), (0x1F300, 0x300), (0x1, 0xD7FF), (0xE000, 0x101FFF)]
 
 
 class Random:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "text/special_tokens.h"
 
 namespace smoe::text {
@@ -47,6 +48,7 @@ Result<TextModel> TextModel::Load(const TextFiles& files, Options options) {
   SMOE_TRY_ASSIGN(const Json config, parse(files.config_json, "config.json"));
   SMOE_TRY(model.ReadTokenizer(files));
   SMOE_TRY(model.ReadAllStopIds(tokenizer_config, generation, config));
+  model.CompareAddedTokens(tokenizer_config);
   SMOE_TRY(model.ReadPrefix(tokenizer_config, generation, config));
   SMOE_TRY(model.ReadTemplates(files, tokenizer_config, options));
   return model;
@@ -117,6 +119,20 @@ Status TextModel::ReadAllStopIds(const Json& tokenizer_config, const Json& gener
 bool TextModel::IsStop(uint32_t id) const {
   return std::any_of(stop_ids_.begin(), stop_ids_.end(),
                      [id](const StopId& stop) { return stop.id == id; });
+}
+
+void TextModel::CompareAddedTokens(const Json& tokenizer_config) {
+  const Json* listed = tokenizer_config.Find("added_tokens_decoder");
+  if (!tokenizer_ || listed == nullptr || !listed->is_object()) return;
+  for (const auto& [id, token] : *listed->AsObject()) {
+    const Json* content = token.Find("content");
+    if (content == nullptr || !content->is_string()) continue;
+    const std::optional<uint32_t> found = tokenizer_->FindToken(*content->AsString());
+    if (found && std::to_string(*found) == id) continue;
+    notices_.push_back(fmt::format(
+        "tokenizer_config.json: added_tokens_decoder: {} has id {}, tokenizer.json has {}",
+        *content->AsString(), id, found ? std::to_string(*found) : "no such token"));
+  }
 }
 
 Status TextModel::ReadPrefix(const Json& tokenizer_config, const Json& generation,
@@ -245,6 +261,11 @@ Result<TextModel::ChatPrompt> TextModel::EncodeChat(const ChatRequest& request) 
   SMOE_TRY_ASSIGN(chat.prompt, chat_template->Render(request, *tokenizer));
   SMOE_TRY_ASSIGN(std::vector<uint32_t> ids, tokenizer->Encode(chat.prompt));
   chat.ids = WithPrefix(std::move(ids));
+  if (chat.prompt.differs_from_reference) {
+    LogWarning(
+        "chat template: it looked for a control token in a message, where control tokens are "
+        "ordinary text; the prompt differs from the reference's");
+  }
   return chat;
 }
 

@@ -105,6 +105,7 @@ class TextModel {
   Status ReadTokenizer(const TextFiles& files);
   Status ReadStopIds(const Json& ids, const std::string& source);
   Status ReadAllStopIds(const Json& tokenizer_config, const Json& generation, const Json& config);
+  void CompareAddedTokens(const Json& tokenizer_config);
   Status ReadPrefix(const Json& tokenizer_config, const Json& generation, const Json& config);
   Status ReadTemplates(const TextFiles& files, const Json& tokenizer_config,
                        const Options& options);

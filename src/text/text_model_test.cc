@@ -176,6 +176,15 @@ TEST(Templates, ABrokenOneStopsConvertersAndChatsButNotRawText) {
   EXPECT_TRUE(model.EncodeRaw("x"));
 }
 
+TEST(AddedTokens, ADisagreementOfTheTwoFilesIsNoticed) {
+  TextFiles files = Toy();
+  files.tokenizer_config_json = R"({"added_tokens_decoder": {"256": {"content": "<s>"},
+      "300": {"content": "</s>"}, "301": {"content": "<more>"}}})";
+  EXPECT_THAT(LoadOrDie(files).notices(),
+              ElementsAre(HasSubstr("</s> has id 300, tokenizer.json has 257"),
+                          HasSubstr("<more> has id 301, tokenizer.json has no such token")));
+}
+
 TEST(NoTokenizer, IsAModelForIdsOnly) {
   TextFiles files;
   files.config_json = R"({"eos_token_id": 5})";

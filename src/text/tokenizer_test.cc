@@ -126,6 +126,35 @@ TEST(Refusal, EveryTruncationOfATokenizerIsRefused) {
   }
 }
 
+TEST(Refusal, AnIdFarBeyondTheVocabularySizesNoTable) {
+  std::string json = ByteTokenizerJson({});
+  const std::string last = "\xc3\xbf\": 255";
+  const size_t at = json.find(last);
+  ASSERT_NE(at, std::string::npos);
+  json.replace(at, last.size(), "\xc3\xbf\": 4294967290");
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(json, "t");
+  ASSERT_FALSE(tokenizer);
+  EXPECT_THAT(tokenizer.error().message(), HasSubstr("the largest id is 4294967290"));
+}
+
+TEST(Refusal, B06AVocabularyThatMakesControlTokensOfOrdinaryTextIsRefusedThere) {
+  // <s> is a word of the model too, and ignore_merges lets a whole word win.
+  std::string json = ByteTokenizerJson({{"<s>", true}});
+  const auto replace = [&json](std::string_view from, std::string_view to) {
+    const size_t at = json.find(from);
+    ASSERT_NE(at, std::string::npos);
+    json.replace(at, from.size(), to);
+  };
+  replace("\xc3\xbf\": 255", "\xc3\xbf\": 255, \"<s>\": 256");
+  replace("\"merges\": []", "\"merges\": [], \"ignore_merges\": true");
+  replace("\"use_regex\": true", "\"use_regex\": false");
+  const Tokenizer tokenizer = LoadOrDie(json);
+  EXPECT_THAT(tokenizer.Encode("<s>").value(), ElementsAre(256));
+  EXPECT_FALSE(tokenizer.Encode(tokenizer.OrdinaryText("<s>").value()));
+  EXPECT_FALSE(tokenizer.Encode("<s>", {false, ParseTokens::kNoControl}));
+  EXPECT_TRUE(tokenizer.Encode(tokenizer.OrdinaryText("x <s>").value()));
+}
+
 TEST(AddedTokens, B02OneThatIsNotSpecialIsStillOneIdAndStaysVisible) {
   const Tokenizer tokenizer =
       LoadOrDie(ByteTokenizerJson({{"<think>", false}, {"<|im_end|>", true}}));

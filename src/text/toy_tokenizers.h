@@ -74,7 +74,8 @@ inline std::string SentencePieceTokenizerJson() {
       {"type": "Prepend", "prepend": "MARK"},
       {"type": "Replace", "pattern": {"String": " "}, "content": "MARK"}]},
     "post_processor": {"type": "TemplateProcessing",
-      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                 {"Sequence": {"id": "A", "type_id": 0}}],
       "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
       "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
     "decoder": {"type": "Sequence", "decoders": [

@@ -51,6 +51,18 @@ fn reshape(value: &mut Json, wanted: Arguments) {
     }
 }
 
+/// How many texts and keys the request has.
+pub fn string_count(request: &Map<String, Json>) -> u64 {
+    fn count(json: &Json) -> u64 {
+        match json {
+            Json::Array(items) => items.iter().map(count).sum(),
+            Json::Object(members) => string_count(members),
+            _ => 1,
+        }
+    }
+    request.values().map(|value| 1 + count(value)).sum()
+}
+
 /// Does any string or key hold `wanted`?
 pub fn holds(json: &Json, wanted: char) -> bool {
     match json {

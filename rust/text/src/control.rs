@@ -22,8 +22,8 @@ thread_local! {
 pub struct MarkInUse(());
 
 impl MarkInUse {
-    pub fn set(mark: char) -> MarkInUse {
-        MARK.with(|m| m.set(Some(mark)));
+    pub fn set(mark: Option<char>) -> MarkInUse {
+        MARK.with(|m| m.set(mark));
         MarkInUse(())
     }
 }

@@ -7,6 +7,7 @@ mod check;
 mod clock;
 mod context;
 mod control;
+mod deep;
 mod fail;
 mod generation;
 mod operators;

@@ -14,10 +14,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Steps of the interpreter for one rendering: less than a second of work. A conversation of a
-/// thousand messages takes some hundred thousand.
-const FUEL: u64 = 5_000_000;
-
 /// Marks an error that the template itself raised.
 #[derive(Debug)]
 pub struct Raised(pub String);
@@ -39,8 +35,9 @@ pub fn environment() -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
     env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_auto_escape_callback(|_| AutoEscape::None);
+    // With it errors would hold the values they met, which deep.rs must be the one to drop.
+    env.set_debug(false);
     env.set_unknown_method_callback(pymethods::call);
-    env.set_fuel(Some(FUEL));
     env.set_formatter(|out, _state, value| {
         match value.as_str() {
             Some(text) => out.write_str(text)?,

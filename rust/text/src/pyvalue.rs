@@ -140,8 +140,17 @@ fn string_repr(s: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's repr(value).
+/// Python's repr(value). Deeper values than Python's recursion limit allows end in "...".
 pub fn repr(v: &Value, out: &mut String) {
+    repr_at(v, 0, out);
+}
+
+const DEPTH_MAX: usize = 1000;
+
+fn repr_at(v: &Value, depth: usize, out: &mut String) {
+    if depth > DEPTH_MAX {
+        return out.push_str("...");
+    }
     match v.kind() {
         ValueKind::String => string_repr(v.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
@@ -151,7 +160,7 @@ pub fn repr(v: &Value, out: &mut String) {
                 if i > 0 {
                     out.push_str(", ");
                 }
-                repr(&item, out);
+                repr_at(&item, depth + 1, out);
             }
             if v.is_tuple() && v.len() == Some(1) {
                 out.push(',');
@@ -164,9 +173,9 @@ pub fn repr(v: &Value, out: &mut String) {
                 if i > 0 {
                     out.push_str(", ");
                 }
-                repr(&key, out);
+                repr_at(&key, depth + 1, out);
                 out.push_str(": ");
-                repr(&v.get_item(&key).unwrap_or_default(), out);
+                repr_at(&v.get_item(&key).unwrap_or_default(), depth + 1, out);
             }
             out.push('}');
         }

@@ -2,15 +2,16 @@
 
 use crate::check::first_unknown;
 use crate::clock::Now;
-use crate::context::{holds, prepare, Arguments, Marker};
+use crate::context::{self, holds, prepare, Arguments, Marker};
 use crate::control::{self, ControlTokens, MarkInUse};
+use crate::deep;
 use crate::fail::{Fail, Result};
 use crate::generation;
 use crate::operators;
 use crate::python::{environment, Raised};
 use crate::pyvalue::from_json;
 use minijinja::machinery::{eval, get_compiled_template, make_string_output};
-use minijinja::{AutoEscape, Environment, Error};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 use serde_json::{json, Map, Value as Json};
 use std::collections::BTreeMap;
 
@@ -19,6 +20,19 @@ const NAME: &str = "chat template";
 /// Conversations longer than this get no index of the offending message: finding it renders every
 /// beginning of the conversation.
 const BLAME_MAX: usize = 64;
+
+/// Steps of the interpreter that one rendering may take: a fixed part, and some for every text and
+/// key of the request. The templates of the tests take up to 16 for each. A step also pays for 64
+/// bytes of output.
+const FUEL_MIN: u64 = 200_000;
+const FUEL_PER_STRING: u64 = 150;
+
+/// What a rendering has beside the request.
+#[derive(Clone, Copy, Default)]
+struct How {
+    now: Option<i64>,
+    mark: Option<char>,
+}
 
 pub struct Template {
     env: Environment<'static>,
@@ -110,15 +124,25 @@ impl Template {
         self.arguments
     }
 
-    fn run(&self, request: Map<String, Json>) -> std::result::Result<String, Error> {
-        let template = self.env.get_template(NAME)?;
-        let code = operators::patched(&get_compiled_template(&template).instructions);
-        let mut text = String::new();
-        let mut output = make_string_output(&mut text);
-        let context = from_json(Json::Object(request));
-        eval(&self.env, &code, context, &BTreeMap::new(), &mut output, AutoEscape::None)?;
-        drop(output);
-        Ok(text)
+    fn run(&self, request: Map<String, Json>, how: How) -> std::result::Result<String, Error> {
+        let mut env = self.env.clone(); // shares everything; the fuel is its own
+        let fuel = FUEL_MIN + FUEL_PER_STRING * context::string_count(&request);
+        env.set_fuel(Some(fuel));
+        let rendered = deep::run(fuel, || {
+            let _now = Now::set(how.now);
+            let _mark = MarkInUse::set(how.mark);
+            let template = env.get_template(NAME)?;
+            let code = operators::patched(&get_compiled_template(&template).instructions);
+            let mut text = String::new();
+            let mut output = make_string_output(&mut text);
+            let names = from_json(Json::Object(request));
+            eval(&env, &code, names, &BTreeMap::new(), &mut output, AutoEscape::None)?;
+            drop(output);
+            Ok(text)
+        });
+        rendered.unwrap_or_else(|e| {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("no thread to render on: {e}")))
+        })
     }
 
     /// `control`: the tokens that no text of the request may become. `now`: seconds since 1970.
@@ -133,12 +157,12 @@ impl Template {
         let Json::Object(mut request) = json else {
             return Err(Fail::invalid("the request is not a JSON object"));
         };
-        let _now = Now::set(now);
         prepare(&mut request, self.arguments);
-        let text = self.run(request.clone()).map_err(|e| self.failure(&e, &request))?;
+        let how = How { now, mark: None };
+        let text = self.run(request.clone(), how).map_err(|e| self.failure(&e, &request, how))?;
         let plain = Prompt { text, breaks: Vec::new(), differs: false };
         match control {
-            Some(control) => self.render_marked(request, control, plain),
+            Some(control) => self.render_marked(request, control, plain, now),
             None => Ok(plain),
         }
     }
@@ -148,6 +172,7 @@ impl Template {
         request: Map<String, Json>,
         control: &ControlTokens,
         plain: Prompt,
+        now: Option<i64>,
     ) -> Result<Prompt> {
         let mut marked = Json::Object(request);
         let mark = control::choose_mark(|c| plain.text.contains(c) || holds(&marked, c))
@@ -158,22 +183,22 @@ impl Template {
         if marker.marked_count == 0 {
             return Ok(plain);
         }
-        let _mark = MarkInUse::set(mark);
         let members = std::mem::take(members);
-        let output = self.run(members.clone()).map_err(|e| {
-            let failure = self.failure(&e, &members);
+        let how = How { now, mark: Some(mark) };
+        let output = self.run(members.clone(), how).map_err(|e| {
+            let failure = self.failure(&e, &members, how);
             Fail { text: failure.text.replace(mark, ""), ..failure }
         })?;
         let (text, breaks) = control::remove(&output, mark);
         Ok(Prompt { differs: text != plain.text, text, breaks })
     }
 
-    fn failure(&self, error: &Error, request: &Map<String, Json>) -> Fail {
+    fn failure(&self, error: &Error, request: &Map<String, Json>, how: How) -> Fail {
         let Some(Raised(text)) = raised(error) else {
             let source = self.env.get_template(NAME).map_or(String::new(), |t| t.source().into());
             return Fail::invalid(format!("the chat template: {}", describe(error, &source)));
         };
-        let place = match self.blame(request, text) {
+        let place = match self.blame(request, text, how) {
             Some(index) => format!(" (message {index})"),
             None => String::new(),
         };
@@ -181,7 +206,7 @@ impl Template {
     }
 
     /// The index of the first message with which the template raises `text`.
-    fn blame(&self, request: &Map<String, Json>, text: &str) -> Option<usize> {
+    fn blame(&self, request: &Map<String, Json>, text: &str, how: How) -> Option<usize> {
         let messages = request.get("messages")?.as_array()?;
         if messages.len() > BLAME_MAX {
             return None;
@@ -189,7 +214,7 @@ impl Template {
         let raises = |count: usize| {
             let mut shorter = request.clone();
             shorter.insert("messages".into(), Json::from(&messages[..count]));
-            let error = self.run(shorter).err();
+            let error = self.run(shorter, how).err();
             error.as_ref().and_then(raised).is_some_and(|r| r.0 == text)
         };
         // With no messages at all it may raise for another reason.
@@ -204,7 +229,7 @@ impl Template {
             let Json::Object(mut members) = request(arguments) else { return false };
             // Not prepare(): it would reshape what is being probed.
             members.insert("documents".into(), Json::Null);
-            self.run(members).is_ok_and(|out| {
+            self.run(members, How::default()).is_ok_and(|out| {
                 let whole = out.contains("smoe_key") && out.contains("smoe_value");
                 whole && !out.contains("{'smoe_key") && !out.contains("\\\"smoe_key")
             })

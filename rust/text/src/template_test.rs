@@ -108,7 +108,8 @@ fn unknown_constructs_stop_at_compile_time_with_line_and_column() {
         refusal("\n\n{% if false %}\u{e9}{{ x.nosuch(1) }}{% endif %}"),
         "line 3, column 20: no method named 'nosuch'"
     );
-    assert!(refusal("ok\n{% trans %}x{% endtrans %}").starts_with("line 2, column 4: syntax error"));
+    let trans = refusal("ok\n{% trans %}x{% endtrans %}");
+    assert!(trans.starts_with("line 2, column 4: syntax error"));
     assert!(refusal("{{ 'x }}").starts_with("line 1"));
     assert!(refusal("{% if x %}").starts_with("line 1"));
     assert!(refusal("{% macro m() %}{{ 1|nosuch }}{% endmacro %}").contains("column 21"));
@@ -122,4 +123,44 @@ fn a_rendering_that_never_ends_runs_out_of_fuel() {
     assert!(fail.text.contains("fuel"), "{}", fail.text);
     let source = "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}";
     assert!(Template::new(source, Map::new()).unwrap().render(b"{}", None, None).is_err());
+}
+
+#[test]
+fn nested_values_do_not_overflow_the_stack() {
+    // The cheapest nesting there is: two steps for a level.
+    let deep = format!("{}ns.x{}", "[".repeat(50), "]".repeat(50));
+    let ways = [
+        "{{ ns.x }}",
+        "{{ ns.x|tojson }}",
+        "{{ ns.x == [1, ns.x] }}",
+        "{{ ns.x == ns.y }}",
+        "{{ 'a' ~ ns.x }}",
+        "{{ ns.x|string }}{{ ns.x|pprint }}",
+        "{{ ns.x|sort }}{{ [ns.x, ns.y]|sort }}{{ [ns.x]|unique|list }}",
+    ];
+    for way in ways {
+        let source = format!(
+            "{{% set ns = namespace(x=[], y=[]) %}}{{% for i in range(9999) %}}\
+             {{% set ns.x = {deep} %}}\
+             {{% set ns.y = ns.x %}}{{% if i == 1000 %}}{way}{{% endif %}}{{% endfor %}}"
+        );
+        let template = Template::new(&source, Map::new()).unwrap();
+        let fail = template.render(b"{}", None, None).unwrap_err();
+        assert!(fail.text.contains("fuel") || fail.text.contains("deep"), "{way}: {}", fail.text);
+    }
+}
+
+#[test]
+fn a_conversation_of_three_thousand_messages_has_fuel_enough() {
+    let goldens = goldens();
+    let turn = |i: usize| {
+        let role = if i % 2 == 0 { "user" } else { "assistant" };
+        json!({"role": role, "content": "x"})
+    };
+    let request = json!({"messages": (0..3000).map(turn).collect::<Vec<_>>()}).to_string();
+    for (name, source) in goldens["templates"].as_object().unwrap() {
+        let template = Template::new(source.as_str().unwrap(), object(&goldens["tokens"])).unwrap();
+        let prompt = template.render(request.as_bytes(), None, None);
+        assert!(prompt.is_ok(), "{name}: {}", prompt.unwrap_err().text);
+    }
 }

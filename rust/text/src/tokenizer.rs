@@ -2,7 +2,7 @@
 
 use crate::control::{self, ControlTokens, Writer};
 use crate::fail::{Fail, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{LazyLock, OnceLock};
 use tokenizers::tokenizer::{
     AddedVocabulary, Model, NormalizedString, Normalizer, OffsetType, PostProcessor,
@@ -20,6 +20,9 @@ pub enum Parse {
     /// None that steers the model (control.rs).
     NoControl,
 }
+
+/// Ids may have gaps, but tables are sized by the largest id: so many ids without a token are fine.
+const GAP_MAX: usize = 1 << 20;
 
 /// What the bytes of each character of a byte-level vocabulary stand for.
 static BYTE_OF_CHAR: LazyLock<HashMap<char, u8>> = LazyLock::new(|| {
@@ -41,6 +44,7 @@ pub struct Tokenizer {
     byte_level: bool,
     vocab_size: u32,
     control: ControlTokens,
+    control_ids: HashSet<u32>,
     /// Copies of the added vocabulary that leave special, and control, tokens alone.
     not_special: AddedVocabulary,
     no_control: AddedVocabulary,
@@ -72,6 +76,7 @@ impl Tokenizer {
             .cloned()
             .collect();
         tokens.sort_by(|a, b| a.content.cmp(&b.content));
+        let control_ids = tokens.iter().filter_map(|t| hf.token_to_id(&t.content)).collect();
         let control: Vec<_> = tokens.iter().map(|t| (t.content.clone(), t.special)).collect();
 
         let mut not_special = added.clone();
@@ -85,10 +90,18 @@ impl Tokenizer {
 
         let ids = hf.get_vocab(true);
         let vocab_size = ids.values().max().map_or(0, |id| id.saturating_add(1));
+        if vocab_size as usize > ids.len() + GAP_MAX {
+            return Err(Fail::corrupt(format!(
+                "the largest id is {}, but there are only {} tokens",
+                vocab_size - 1,
+                ids.len()
+            )));
+        }
         Ok(Tokenizer {
             byte_level: matches!(hf.get_decoder(), Some(DecoderWrapper::ByteLevel(_))),
             vocab_size,
             control: ControlTokens::new(&control),
+            control_ids,
             not_special,
             no_control,
             marked,
@@ -124,11 +137,16 @@ impl Tokenizer {
 
     /// The ids that the tokenizer's own post-processor puts in front of a text (usually one BOS).
     pub fn prefix(&self) -> Result<Vec<u32>> {
-        let plain = self.encode("a", false, Parse::All)?;
-        let mut full = self.encode("a", true, Parse::All)?;
-        let at = full.windows(plain.len().max(1)).position(|w| w == plain).unwrap_or(0);
-        full.truncate(at);
-        Ok(full)
+        for text in ["a", "1", "!", " "] {
+            let plain = self.encode(text, false, Parse::All)?;
+            let mut full = self.encode(text, true, Parse::All)?;
+            let at = full.windows(plain.len().max(1)).position(|w| w == plain);
+            if let Some(at) = at {
+                full.truncate(at);
+                return Ok(full);
+            }
+        }
+        Ok(Vec::new())
     }
 
     pub fn encode(&self, text: &str, add_special: bool, parse: Parse) -> Result<Vec<u32>> {
@@ -170,13 +188,28 @@ impl Tokenizer {
         self.control.breaks(text, Writer::Anyone, false)
     }
 
-    /// What the library does after the added tokens are cut out.
+    /// What the library does after the added tokens are cut out. A vocabulary could still make a
+    /// control token out of ordinary text; then there is no safe way to encode that text.
     fn run(&self, mut pieces: PreTokenizedString, add_special: bool) -> Result<Vec<u32>> {
+        use tokenizers::OffsetReferential::Original;
+        let is_control = |id: u32| self.control_ids.contains(&id);
+        let wanted = pieces
+            .get_splits(Original, OffsetType::None)
+            .iter()
+            .flat_map(|(_, _, tokens)| tokens.iter().flatten())
+            .filter(|t| is_control(t.id))
+            .count();
         if let Some(pre_tokenizer) = self.hf.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
         }
         self.hf.get_model().tokenize_in_pretokenized(&mut pieces, None).map_err(library)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(library)?;
+        let found = encoding.get_ids().iter().filter(|&&id| is_control(id)).count();
+        if found != wanted {
+            return Err(Fail::unsupported(
+                "this vocabulary makes control tokens out of ordinary text",
+            ));
+        }
         let encoding = match self.hf.get_post_processor() {
             Some(processor) => processor.process(encoding, None, add_special).map_err(library)?,
             None => encoding,
