@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoint/name_list.h"
 #include "io/file.h"
 
 namespace smoe::checkpoint {
@@ -11,8 +12,6 @@ namespace smoe::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kNamesListedMax = 8;  // in a message
 
 // nullopt where the file is absent.
 Result<std::optional<std::string>> ReadIfThere(const fs::path& path, uint64_t size_max) {
@@ -55,17 +54,6 @@ std::vector<bool> SparseMap(const ModelConfig& config, const std::vector<uint32_
     if (layer < is_sparse.size()) is_sparse[layer] = true;
   }
   return is_sparse;
-}
-
-std::string ListNames(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kNamesListedMax; ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kNamesListedMax) {
-    text += fmt::format(" and {} more", names.size() - kNamesListedMax);
-  }
-  return text;
 }
 
 std::string ExpertSentence(const ExpertLayout& experts) {

@@ -6,14 +6,14 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/name_list.h"
+
 namespace smoe::checkpoint {
 
 namespace {
 
 using tensor::DType;
 using tensor::Shape;
-
-constexpr size_t kNamesListedMax = 4;  // in a message
 
 // Suffixes of tensors that hold the elements; all others hold scales, biases and the like.
 constexpr std::string_view kElementSuffixes[] = {"", ".weight", "_blocks", ".weight_packed"};
@@ -133,17 +133,16 @@ class ExpertLayoutBuilder {
   }
 
   Unexpected NothingFound() const {
-    std::string names;
-    size_t count = 0;
+    std::vector<std::string> names;
     for (const auto& [name, info] : files_.tensors()) {
       if (name.find("mlp") == std::string::npos && name.find("moe") == std::string::npos) continue;
-      names += (count == 0 ? "" : ", ") + name;
-      if (++count == kNamesListedMax) break;
+      names.push_back(name);
+      if (names.size() == kNamesListedMax) break;
     }
     return Unsupported(
         "no routed experts among {} tensors{}{}; known are experts.E.gate_proj, experts.E.w1, "
         "experts.gate_up_proj, switch_mlp.gate_proj, input_linear",
-        files_.tensors().size(), names.empty() ? "" : ", as in ", names);
+        files_.tensors().size(), names.empty() ? "" : ", as in ", ListNames(names));
   }
 
   Status FinishLayer(uint32_t layer_index, const std::vector<Group>& groups) {

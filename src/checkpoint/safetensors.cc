@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "checkpoint/name_list.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace smoe::checkpoint {
@@ -16,7 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kSniffBytes = 32;
-constexpr size_t kNamesListedMax = 8;  // in a message
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
@@ -64,17 +64,6 @@ Result<std::vector<HeaderEntry>> ReadTable(const io::File& file, uint64_t offset
   auto entries = ParseSafetensorsHeader(header, size - kLengthBytes - header_bytes);
   if (!entries) return While(file.path(), std::move(entries));
   return entries;
-}
-
-std::string ListNames(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kNamesListedMax; ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kNamesListedMax) {
-    text += fmt::format(" and {} more", names.size() - kNamesListedMax);
-  }
-  return text;
 }
 
 // File names of a folder that end in `ending`, sorted.

@@ -8,12 +8,12 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/expert_names.h"
+#include "checkpoint/name_list.h"
 
 namespace smoe::checkpoint {
 
 namespace {
 
-constexpr size_t kNamesListedMax = 8;  // in a message
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 
@@ -124,17 +124,6 @@ struct Tally {
     bytes += info.size;
   }
 };
-
-std::string ListNames(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kNamesListedMax; ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kNamesListedMax) {
-    text += fmt::format(" and {} more", names.size() - kNamesListedMax);
-  }
-  return text;
-}
 
 class TrunkInspector {
  public:
