@@ -145,6 +145,18 @@ TEST(Engine, TheContextIsALimitWithBothNumbers) {
   EXPECT_EQ(filled.tokens.size(), 5u) << "the token at the end of the context is still delivered";
 }
 
+// Three requests that fill the context together: each may waste most of a page.
+TEST(Engine, TheContextHoldsItsTokensOverSeveralRequests) {
+  EngineOptions options;
+  options.context_tokens = 66;
+  options.batch_max = 3;
+  auto engine = OpenTiny(options).value();
+  for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(engine->Submit(MakeRequest(Prompt(i, 20), 2)));
+  for (const auto& [id, outcome] : Finish(*engine)) {
+    EXPECT_EQ(outcome.reason, FinishReason::kLength) << outcome.error;
+  }
+}
+
 TEST(Engine, RefusesWhatItCannotRun) {
   auto engine = OpenTiny({}).value();
   EXPECT_THAT(RunAlone(*engine, MakeRequest({}, 1)).error, HasSubstr("0 tokens"));

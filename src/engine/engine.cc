@@ -321,10 +321,16 @@ uint64_t TrunkBytes(const store::ModelFiles& files) {
   return bytes;
 }
 
+// Activations of a step: per row the experts' outputs and a few vectors of each width.
 uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const Parts& parts) {
-  const uint64_t per_row = uint64_t{config.num_experts_per_tok + 8} * config.hidden_size +
-                           uint64_t{4} * config.num_attention_heads * config.head_dim +
-                           uint64_t{3} * config.moe_intermediate_size;
+  constexpr uint64_t kHiddenVectors = 8;
+  constexpr uint64_t kHeadVectors = 4;
+  constexpr uint64_t kWideVectors = 3;  // gate, up and codes of a feed-forward network
+  const uint64_t widest = std::max({config.moe_intermediate_size, config.intermediate_size,
+                                    config.shared_expert_intermediate_size});
+  const uint64_t per_row = (config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
+                           kHeadVectors * config.num_attention_heads * config.head_dim +
+                           kWideVectors * widest;
   return sizeof(float) *
          (parts.limits.row_count_max * per_row + parts.logit_row_max * uint64_t{config.vocab_size});
 }
@@ -358,6 +364,11 @@ Status OpenQueue(const EngineOptions& options, Parts* parts) {
   return Ok();
 }
 
+// Each sequence may leave most of its last page empty.
+size_t KvRoom(const Parts& parts, const Budget& budget) {
+  return budget.context_tokens + (parts.batch_max - 1) * model::kKvPageTokens;
+}
+
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
@@ -372,7 +383,7 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
                                      {.row_count_max = parts->limits.row_count_max,
                                       .logit_row_max = parts->logit_row_max}));
   SMOE_TRY_ASSIGN(parts->kv,
-                  model::KvCache::Create(parts->model->kv_shape(), budget.context_tokens));
+                  model::KvCache::Create(parts->model->kv_shape(), KvRoom(*parts, budget)));
   parts->context_tokens = budget.context_tokens;
   return Ok();
 }
