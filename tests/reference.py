@@ -5,8 +5,10 @@
 
 The data and its checker lie beside the checkout, in ../shared/reference; where they are absent this
 exits 77, which ctest counts as skipped. `damaged-vaults` is the vault half of the checker's
-`damaged`: the checker sees a folder whose list of damaged stores is empty.
+`damaged`: the checker sees a folder whose list of damaged stores is empty. For `vault-logits` it
+sees a folder that also has the vaults which vaults.json calls identical to another.
 """
+import json
 import os
 import pathlib
 import subprocess
@@ -38,6 +40,21 @@ def vault_half(folder):
     return root
 
 
+def all_vaults(folder):
+    """Makes in `folder` a reference folder in which every vault with a golden is a file."""
+    root = pathlib.Path(folder)
+    (root / "checkpoints").symlink_to(REFERENCE / "checkpoints")
+    vaults = root / "vaults"
+    vaults.mkdir()
+    for entry in (REFERENCE / "vaults").iterdir():
+        (vaults / entry.name).symlink_to(entry)
+    for vault in json.loads((vaults / "vaults.json").read_text())["vaults"].values():
+        twin = vault.get("identical_to")
+        if twin and "file" in vault:
+            (vaults / vault["file"]).symlink_to(REFERENCE / "vaults" / f"{twin}.smoe")
+    return root
+
+
 def check(smoe, kind, names):
     python = python_with_numpy()
     if python is None:
@@ -51,6 +68,8 @@ def check(smoe, kind, names):
         root = REFERENCE
         if kind == "damaged-vaults":
             kind, root = "damaged", vault_half(folder)
+        elif kind == "vault-logits":
+            root = all_vaults(folder)
         command = [python, str(REFERENCE / "check.py"), kind, str(root), *names]
         return subprocess.run(command, cwd=PROJECT, env=environment).returncode
 

@@ -15,6 +15,8 @@ import sys
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
 # Those of the build that change how a header reads (cmake/Compiler.cmake).
 FLAGS = ["-std=c++20", "-march=x86-64-v2", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-Isrc"]
+# What cmake/Module.cmake tells tests, and so the headers that tests share.
+FLAGS += ['-DSMOE_SOURCE_DIR=""', '-DSMOE_SHARED_DIR=""', '-DSMOE_BINARY_DIR=""']
 
 
 def unproven():
