@@ -1,8 +1,12 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
+#include <string>
 #include <vector>
 
 namespace smoe {
@@ -33,6 +37,45 @@ TEST(ThreadPool, ForksAndJoinsManyTimes) {
     pool.ParallelFor(2, 1, [&](size_t begin, size_t end) { sum += end - begin; });
   }
   EXPECT_EQ(sum.load(), 40000u);
+}
+
+TEST(ThreadPool, CreateTakesTheLimitAndRefusesWhatIsBeyond) {
+  const auto largest = ThreadPool::Create(kThreadsMax);
+  ASSERT_TRUE(largest || largest.error().code() == ErrorCode::kExhausted);
+  for (size_t threads : {size_t{0}, kThreadsMax + 1, size_t{4294967295}, ~size_t{0}}) {
+    const auto pool = ThreadPool::Create(threads);
+    ASSERT_FALSE(pool) << threads;
+    EXPECT_EQ(pool.error().code(), ErrorCode::kInvalid);
+    EXPECT_EQ(pool.error().message(),
+              "threads: " + std::to_string(threads) + ", expected 1 to 1024");
+  }
+}
+
+// RLIMIT_NPROC does not bind root, so the refusal is made by too little address space for stacks.
+TEST(ThreadPool, ARefusedThreadIsAnErrorAndNotTheEndOfTheProgram) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers need the address space";
+#endif
+  const auto attempt = [] {
+    const rlimit limit = {uint64_t{512} << 20, uint64_t{512} << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(3);
+    const auto pool = ThreadPool::Create(kThreadsMax);
+    std::exit(!pool && pool.error().code() == ErrorCode::kExhausted ? 0 : 1);
+  };
+  EXPECT_EXIT(attempt(), testing::ExitedWithCode(0), "");
+}
+
+TEST(ThreadPool, WhatABodyThrowsArrivesAtTheCallerOnEveryThread) {
+  ThreadPool pool(3);
+  for (size_t thrower : {0u, 1u, 2u}) {
+    const auto body = [&](size_t begin, size_t) {
+      if (begin == thrower) throw std::bad_alloc();
+    };
+    EXPECT_THROW(pool.ParallelFor(3, 1, body), std::bad_alloc) << thrower;
+  }
+  std::atomic<size_t> sum{0};
+  pool.ParallelFor(3, 1, [&](size_t begin, size_t end) { sum += end - begin; });
+  EXPECT_EQ(sum.load(), 3u);
 }
 
 }  // namespace
