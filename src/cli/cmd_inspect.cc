@@ -154,7 +154,9 @@ void PrintTree(const Json& value, size_t depth, Console& console) {
 
 Result<ExitCode> Inspect(const Options& options, Console& console) {
   Json json;
-  if (!std::filesystem::is_directory(options.model.model)) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(options.model.model, ignored);
+  if (!is_folder) {
     SMOE_TRY_ASSIGN(const auto vault, store::vault::OpenVault(options.model.model));
     json = store::vault::Describe(vault, options.experts);
   } else {
@@ -163,8 +165,7 @@ Result<ExitCode> Inspect(const Options& options, Console& console) {
   auto files = store::OpenModelFiles(options.model.model, options.model.files);
   if (files) {
     json.Set("model", DescribeModel(*files));
-  } else if (std::filesystem::is_directory(options.model.model) ||
-             files.error().code() == ErrorCode::kCorrupt) {
+  } else if (is_folder || files.error().code() == ErrorCode::kCorrupt) {
     return Unexpected(std::move(files.error()));
   } else {
     // A vault is worth looking at even where it cannot run: partial, or without its trunk.

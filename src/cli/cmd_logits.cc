@@ -102,6 +102,9 @@ Status WriteStep(LogitFile& file, size_t first, std::span<const float> logits,
 Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, ParseTokens(options.tokens));
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
+  std::vector<std::string> inputs = {files.path};
+  for (const io::File& file : files.trunk.files()) inputs.push_back(file.path());
+  SMOE_TRY(io::CheckNoInput(options.out, inputs));
   const std::vector<bool> sparse = files.facts.layer_is_sparse;
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, true));
   SMOE_TRY_ASSIGN(
@@ -115,7 +118,7 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   };
   SMOE_TRY(engine->Evaluate(tokens, std::move(want), sink));
   SMOE_TRY(file.Commit());
-  console.Note("{}: {} positions, arithmetic {}\n", options.out, tokens.size(),
+  console.Note("{}: {} positions, arithmetic {}\n", Printable(options.out), tokens.size(),
                options.model.arithmetic);
   return ExitCode::kOk;
 }

@@ -2,7 +2,11 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <charconv>
+#include <cmath>
+#include <limits>
 #include <memory>
+#include <type_traits>
 
 #include "cli/command.h"
 #include "cli/version.h"
@@ -10,6 +14,40 @@
 namespace smoe::cli {
 
 namespace {
+
+// The library's own conversions take "" for 0, wrap -1 to the largest number and cut what is too
+// large, without a word; these checks see the text first. They return what is wrong, or "".
+template <class T>
+std::string CheckNumber(const std::string& text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped_at, error] = std::from_chars(text.data(), end, value);
+  const bool is_read = error == std::errc() && stopped_at == end;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (is_read && std::isfinite(value)) return "";
+    return fmt::format("\"{}\", expected a number", text);
+  } else {
+    if (is_read) return "";
+    return fmt::format("\"{}\", expected a whole number from 0 to {}", text,
+                       std::numeric_limits<T>::max());
+  }
+}
+
+std::string CheckSize(const std::string& text) {
+  uint64_t value = 0;
+  const auto [unit, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc()) return "";
+  return fmt::format("\"{}\", expected a size such as 4GiB, 512M or a number of bytes", text);
+}
+
+template <class T>
+struct NumberBehind {
+  using Type = T;
+};
+template <class T>
+struct NumberBehind<std::optional<T>> {
+  using Type = T;
+};
 
 // Adds one option, by the type of the variable behind it.
 struct OptionAdder {
@@ -22,11 +60,17 @@ struct OptionAdder {
   CLI::Option* operator()(const SizeOption& size) const {
     // Powers of 1024 whatever the spelling: "4GB" and "4GiB" are the same here.
     return app.add_option(option.flags, *size.value, option.help)
-        ->transform(CLI::AsSizeValue(false));
+        ->transform(CLI::AsSizeValue(false))
+        ->transform(CLI::Validator([](std::string& text) { return CheckSize(text); }, ""));
   }
   template <class T>
   CLI::Option* operator()(T* value) const {
-    return app.add_option(option.flags, *value, option.help);
+    CLI::Option* added = app.add_option(option.flags, *value, option.help);
+    using Number = typename NumberBehind<T>::Type;
+    if constexpr (std::is_arithmetic_v<Number>) {
+      added->check(CLI::Validator([](std::string& text) { return CheckNumber<Number>(text); }, ""));
+    }
+    return added;
   }
 };
 

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -41,6 +43,46 @@ TEST(CommandLine, WrongUsageIsExitCode2AndSaysWhereHelpIs) {
     EXPECT_THAT(output.err, HasSubstr("--help")) << testing::PrintToString(arguments);
     EXPECT_EQ(output.out, "") << testing::PrintToString(arguments);
   }
+}
+
+TEST(CommandLine, NumbersAreNeitherWrappedNorCutNorMadeUp) {
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"--threads", {"", "-1", "4294967296", "18446744073709551616", "1.5", "0x10", "1e3", " 5"}},
+      {"--context", {"", "-1", "18446744073709551616", "1GiB", "nan"}},
+      {"--cache-experts", {"", "-1", "4294967296"}},
+      {"--seed", {"", "-1", "18446744073709551616"}},
+      {"--cache", {"", "-1", "18446744073709551616", "16EiB", "GiB", "nan"}},
+      {"--temperature", {"", "nan", "inf", "-inf", "1e999", "0x10", "1,5"}},
+      {"--top-p", {"", "nan"}},
+  };
+  for (const auto& [option, values] : cases) {
+    for (const char* value : values) {
+      const ProgramOutput output = RunForTest({"run", "x.smoe", "--tokens", "1", option, value});
+      EXPECT_EQ(output.code, 2) << option << " \"" << value << '"';
+      EXPECT_THAT(output.err, HasSubstr(option)) << value;
+      EXPECT_THAT(output.err, HasSubstr("Try: smoe run --help")) << option << " " << value;
+    }
+  }
+  EXPECT_THAT(RunForTest({"run", "x.smoe", "--threads", "-1"}).err,
+              HasSubstr("--threads: \"-1\", expected a whole number from 0 to 4294967295"));
+}
+
+TEST(CommandLine, ALoopOfLinksIsAnErrorOfTheFile) {
+  const auto loop = std::filesystem::temp_directory_path() / fmt::format("smoe_loop_{}", getpid());
+  std::filesystem::create_symlink(loop, loop);
+  const std::string path = loop.string();
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"inspect", path},
+                                             {"verify", path},
+                                             {"tokenize", path},
+                                             {"upgrade", path, "--config", path},
+                                             {"shatter", path, path}}) {
+    const ProgramOutput output = RunForTest(arguments);
+    EXPECT_NE(output.code, 0) << arguments[0];
+    EXPECT_THAT(output.err, HasSubstr("smoe " + arguments[0] + ": " + path)) << arguments[0];
+  }
+  std::filesystem::remove(loop);
+  EXPECT_THAT(RunForTest({"inspect", std::string(5000, 'a')}).err, HasSubstr("File name too long"));
 }
 
 TEST(CommandLine, AMissingFileIsNamed) {

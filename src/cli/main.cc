@@ -1,5 +1,6 @@
 #include <csignal>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     return smoe::cli::RunProgram(arguments, console);
+  } catch (const std::bad_alloc&) {
+    // The large buffers are asked for with their sizes in the message; this is one of the others.
+    console.Note(
+        "smoe: memory: the system refused an allocation; free some, raise ulimit -v, or lower "
+        "--cache, --context or --threads\n");
+    return static_cast<int>(smoe::cli::ExitCode::kExhausted);
   } catch (const std::exception& failure) {
     console.Note("smoe: unexpected: {} (a bug in smoe; please report it)\n", failure.what());
     return static_cast<int>(smoe::cli::ExitCode::kIo);

@@ -34,6 +34,7 @@ Result<ExtractReport> ExtractTrunk(const std::string& vault_path, const std::str
   if (trunk == nullptr) return NoTrunk(vault_path);
   SMOE_TRY_ASSIGN(const auto tensors,
                   checkpoint::TensorFiles::OpenEmbedded(vault_path, trunk->offset, trunk->size));
+  SMOE_TRY(io::CheckNoInput(out_path, {&vault_path, 1}));
   SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(out_path));
   if (free < trunk->size) {
     return Exhausted("{}: needs {} bytes, the drive has {} free", out_path, trunk->size, free);

@@ -34,6 +34,17 @@ TEST(ExtractTrunk, GivesTheFileThatSplitWouldHaveWritten) {
   EXPECT_NE(none.error().message().find("two.scout.safetensors"), std::string::npos);
 }
 
+TEST(ExtractTrunk, NeverReplacesTheVaultItReads) {
+  const TestFolder folder;
+  const std::string path = folder.Path("o.smoe");
+  ASSERT_TRUE(Shatter(TinyMoe(), path, {}, g_no_progress));
+  const std::string before = ReadText(path);
+  const auto report = ExtractTrunk(path, path, true, g_no_progress);
+  ASSERT_FALSE(report);
+  EXPECT_NE(report.error().message().find("which is being read"), std::string::npos);
+  EXPECT_TRUE(ReadText(path) == before);
+}
+
 TEST(ExtractTrunk, LeavesNoFileWhenTheTrunkIsDamaged) {
   const TestFolder folder;
   const std::string path = folder.Path("o.smoe");

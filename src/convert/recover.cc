@@ -133,8 +133,8 @@ Status CompareAll(const Recovery& recovery, const Candidate& candidate, const st
   std::mutex mutex;
   std::vector<size_t> differing;
   Status error;
-  ThreadPool pool(thread_count);
-  pool.ParallelFor(thread_count, 1, [&](size_t, size_t) {
+  SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(thread_count));
+  pool->ParallelFor(thread_count, 1, [&](size_t, size_t) {
     for (size_t i = next.fetch_add(1); i < experts.size(); i = next.fetch_add(1)) {
       const auto is_same = recovery.Matches(candidate, i);
       progress.Advance(candidate.plan.raw_size());

@@ -84,6 +84,19 @@ ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const Shatte
   return report;
 }
 
+// OUT may lie in the checkpoint's folder, but not in the place of one of its files.
+Status CheckOutputs(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
+                    const std::string& out_path) {
+  std::vector<std::string> inputs;
+  for (const io::File& file : checkpoint.files.files()) inputs.push_back(file.path());
+  for (const char* name : {"model.safetensors.index.json", "config.json", "generation_config.json",
+                           "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    inputs.push_back((std::filesystem::path(checkpoint.path) / name).string());
+  }
+  SMOE_TRY(io::CheckNoInput(out_path, inputs));
+  return io::CheckNoInput(plan.scout_path, inputs);
+}
+
 // What the new files need beyond what an unfinished run already occupies.
 Status CheckFreeSpace(const std::string& out_path, const ShatterPlan& plan,
                       const ShatterReport& report, bool resume) {
@@ -202,8 +215,8 @@ class Conversion {
     FirstError error;
     std::atomic<size_t> next{0};
     std::atomic<bool> first_task_taken{false};
-    ThreadPool pool(thread_count_);
-    pool.ParallelFor(thread_count_, 1, [&](size_t, size_t) {
+    SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(thread_count_));
+    pool->ParallelFor(thread_count_, 1, [&](size_t, size_t) {
       if (!first_task_taken.exchange(true)) error.Note(first_task());
       ExpertShatterer shatterer(checkpoint_, plan_.vault.tensors(), rules_);
       std::vector<std::byte> blob(plan_.vault.raw_size());
@@ -377,6 +390,7 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const ShatterPlan plan, PlanShatter(checkpoint, out_path, options));
   ShatterReport report = StartReport(checkpoint, plan, out_path);
+  SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   SMOE_TRY(CheckFreeSpace(out_path, plan, report, options.resume));
   if (options.dry_run) return report;
   SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));

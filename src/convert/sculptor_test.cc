@@ -196,6 +196,35 @@ TEST(Shatter, ReplacesAnExistingVaultOnlyWhenForced) {
   EXPECT_TRUE(store::vault::OpenVault(folder.Path("o.smoe")));
 }
 
+TEST(Shatter, NeverReplacesAFileOfTheCheckpoint) {
+  const TestFolder folder;
+  const std::string source = folder.Path("model");
+  std::filesystem::copy(TinyMoe(), source);
+  std::filesystem::create_symlink(source + "/config.json", folder.Path("link.smoe"));
+  ShatterOptions options;
+  options.force = true;
+  size_t files_tried = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source)) {
+    const std::string path = entry.path().string();
+    const std::string name = entry.path().filename().string();
+    if (name != "model.safetensors" && name != "config.json" && name != "tokenizer.json" &&
+        name != "tokenizer_config.json" && name != "generation_config.json" &&
+        name != "chat_template.jinja") {
+      continue;
+    }
+    const std::string before = ReadText(path);
+    const auto report = Shatter(source, path, options, g_no_progress);
+    ASSERT_FALSE(report) << path;
+    EXPECT_NE(report.error().message().find("which is being read"), std::string::npos) << path;
+    EXPECT_TRUE(ReadText(path) == before) << path;
+    ++files_tried;
+  }
+  EXPECT_GE(files_tried, 6U);
+  EXPECT_FALSE(Shatter(source, folder.Path("link.smoe"), options, g_no_progress));
+  // A new name inside the folder is no harm.
+  EXPECT_TRUE(Shatter(source, source + "/out.smoe", options, g_no_progress));
+}
+
 TEST(Shatter, MarksAPartOfACheckpointAsPartial) {
   const TestFolder folder;
   ShatterOptions options;

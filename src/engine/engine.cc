@@ -398,7 +398,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(store::ModelFiles files,
   SMOE_TRY_ASSIGN(parts.kernels,
                   kernels::ChooseKernels(options.isa.empty() ? nullptr : options.isa.c_str()));
   const size_t threads = options.thread_count == 0 ? UsableCoreCount() : options.thread_count;
-  parts.pool = std::make_unique<ThreadPool>(threads);
+  SMOE_TRY_ASSIGN(parts.pool, ThreadPool::Create(threads));
   parts.batch_max = options.batch_max;
   parts.limits.chunk_tokens =
       options.chunk_tokens == 0 ? kChunkTokensDefault : options.chunk_tokens;

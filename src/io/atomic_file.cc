@@ -46,10 +46,36 @@ Unexpected AlreadyThere(const std::string& path) {
   return Invalid("{}: exists; --force replaces it", path);
 }
 
+// Only a file, a link or nothing may be in the place of what is written.
+Status CheckPlace(const std::string& path, bool overwrite) {
+  if (path.empty()) return Invalid("output: the name is empty, expected a file to write");
+  struct stat info = {};
+  if (::lstat(path.c_str(), &info) != 0) return Ok();
+  if (S_ISDIR(info.st_mode)) return Invalid("{}: is a folder, expected a file to write", path);
+  if (!S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)) {
+    return Invalid("{}: is a device, pipe or socket, expected a file to write", path);
+  }
+  if (!overwrite) return AlreadyThere(path);
+  return Ok();
+}
+
 }  // namespace
 
+Status CheckNoInput(const std::string& path, std::span<const std::string> inputs) {
+  struct stat out = {};
+  if (::stat(path.c_str(), &out) != 0) return Ok();
+  for (const std::string& input : inputs) {
+    struct stat in = {};
+    if (::stat(input.c_str(), &in) != 0) continue;
+    if (in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+      return Invalid("{}: is {}, which is being read; name another file to write", path, input);
+    }
+  }
+  return Ok();
+}
+
 Result<AtomicFile> AtomicFile::Open(const std::string& path, const Options& options) {
-  if (!options.overwrite && Exists(path)) return AlreadyThere(path);
+  SMOE_TRY(CheckPlace(path, options.overwrite));
   AtomicFile out;
   SMOE_TRY_ASSIGN(File file, OpenLocked(path + ".partial"));
   if (!options.resume) SMOE_TRY(file.Truncate(0));

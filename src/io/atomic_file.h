@@ -4,6 +4,7 @@
 // leaves only PATH.partial, which a later run may resume or replace.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -19,6 +20,8 @@ class AtomicFile {
   };
 
   // Errors: kInvalid if PATH exists and overwrite is off ("exists; --force replaces it");
+  //         kInvalid if PATH is empty, or a folder, device, pipe or socket, whatever the options: a
+  //         rename would put a file in the place of /dev/null;
   //         kInvalid if another process holds the lock on PATH.partial;
   //         kIo otherwise.
   static Result<AtomicFile> Open(const std::string& path, const Options& options);
@@ -45,6 +48,10 @@ class AtomicFile {
   bool keep_partial_ = false;
   bool overwrite_ = false;
 };
+
+// kInvalid if `path` is one of the files `inputs`, by another name or through links too: renaming
+// over a file that is being read would lose it. Inputs that do not exist are passed over.
+Status CheckNoInput(const std::string& path, std::span<const std::string> inputs);
 
 // Writes a small file in one go with the same promise.
 Status WriteFileAtomically(const std::string& path, Bytes content, bool overwrite);

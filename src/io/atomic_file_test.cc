@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,39 @@ TEST_F(AtomicFileTest, WithoutCommitNothingIsLeft) {
     EXPECT_FALSE(fs::exists(path_ + ".partial"));
   }
   EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(AtomicFileTest, OnlyAFileOrALinkIsEverReplaced) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string& path : {std::string(), folder_.string(), folder_.string() + "/", path_}) {
+    for (const bool overwrite : {false, true}) {
+      const auto file = AtomicFile::Open(path, {.overwrite = overwrite});
+      ASSERT_FALSE(file) << path;
+      EXPECT_EQ(file.error().code(), ErrorCode::kInvalid) << path;
+      EXPECT_THAT(file.error().message(), HasSubstr("expected a file to write")) << path;
+    }
+  }
+  EXPECT_TRUE(fs::is_fifo(path_));
+  const std::string link = (folder_ / "link").string();
+  fs::create_symlink(path_, link);
+  ASSERT_TRUE(WriteFileAtomically(link, AsBytes(std::string_view("abc")), true));
+  EXPECT_EQ(Content(link), "abc");
+  EXPECT_TRUE(fs::is_fifo(path_));
+}
+
+TEST_F(AtomicFileTest, AnInputIsKnownByAnyOfItsNames) {
+  const std::string input = (folder_ / "in").string();
+  ASSERT_TRUE(WriteFileAtomically(input, AsBytes(std::string_view("abc")), false));
+  const std::vector<std::string> inputs = {(folder_ / "absent").string(), input};
+  EXPECT_TRUE(CheckNoInput(path_, inputs));
+  fs::create_symlink(input, path_);
+  const std::string hard = (folder_ / "hard").string();
+  fs::create_hard_link(input, hard);
+  for (const std::string& name : {input, path_, hard, folder_.string() + "/./in"}) {
+    const Status status = CheckNoInput(name, inputs);
+    ASSERT_FALSE(status) << name;
+    EXPECT_THAT(status.error().message(), HasSubstr("which is being read"));
+  }
 }
 
 TEST_F(AtomicFileTest, AKeptPartialIsResumedOrReplaced) {

@@ -23,6 +23,16 @@ constexpr mode_t kNewFileMode = 0644;
 
 std::string ErrorText(int error) { return std::strerror(error); }
 
+// What stands in the way of reading `info` as a file, or nullptr. A device has no size, and
+// reading one may never end.
+const char* NoFileKind(const struct stat& info, int flags) {
+  if (S_ISDIR(info.st_mode)) return "is a folder";
+  if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)) return "is a pipe or socket";
+  const bool reads_only = (flags & O_ACCMODE) == O_RDONLY;
+  if (reads_only && !S_ISREG(info.st_mode)) return "is a device";
+  return nullptr;
+}
+
 // The descriptor, or kIo and kInvalid as in file.h. O_NONBLOCK: opening a pipe must not wait.
 Result<int> OpenDescriptor(const std::string& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kNewFileMode);
@@ -33,10 +43,9 @@ Result<int> OpenDescriptor(const std::string& path, int flags) {
     ::close(fd);
     return Io("{}: {}", path, ErrorText(error));
   }
-  if (S_ISDIR(info.st_mode) || S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)) {
+  if (const char* kind = NoFileKind(info, flags)) {
     ::close(fd);
-    return Invalid("{}: {}, want a file", path,
-                   S_ISDIR(info.st_mode) ? "is a folder" : "is a pipe or socket");
+    return Invalid("{}: {}, want a file", path, kind);
   }
   return fd;
 }

@@ -64,6 +64,10 @@ TEST_F(FileTest, RefusesWhatIsNoFileAndNeverWaits) {
   EXPECT_THAT(File::OpenRead(folder_.string()).error().message(), HasSubstr("is a folder"));
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
   EXPECT_THAT(File::OpenRead(Path("pipe")).error().message(), HasSubstr("is a pipe"));
+  for (const char* device : {"/dev/zero", "/dev/null"}) {
+    EXPECT_EQ(File::OpenRead(device).error().code(), ErrorCode::kInvalid) << device;
+    EXPECT_THAT(ReadWholeFile(device, 1).error().message(), HasSubstr("is a device")) << device;
+  }
 }
 
 TEST_F(FileTest, MovingLeavesOneOwner) {

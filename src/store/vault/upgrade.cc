@@ -73,7 +73,8 @@ Status CheckSameModel(const ModelConfig& config, const std::string& source, cons
 
 Result<SmoeArchBlock> ArchFromSource(const std::string& source, const Vault& vault,
                                      std::vector<std::string>* decisions) {
-  const bool is_folder = std::filesystem::is_directory(source);
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(source, ignored);
   const std::string config_path = is_folder ? source + "/config.json" : source;
   SMOE_TRY_ASSIGN(const std::string text, io::ReadWholeFile(config_path, kConfigBytesMax));
   SMOE_TRY_ASSIGN(const Json json, Json::Parse(text, config_path));

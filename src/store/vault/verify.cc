@@ -150,14 +150,14 @@ Status VerifyBlobs(const Vault& vault, const VerifyOptions& options, VerifyRepor
   report->has_checksums = vault.annex.has_value();
   const BlobReader reader(vault);
   Collector collector(options, total, report);
-  ThreadPool pool(std::max<size_t>(options.thread_count, 1));
+  SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(std::max<size_t>(options.thread_count, 1)));
   std::vector<AlignedBuffer> buffers;
-  for (size_t i = 0; i < pool.thread_count(); ++i) {
+  for (size_t i = 0; i < pool->thread_count(); ++i) {
     SMOE_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::Create(blob_bytes_max, "verifying"));
     buffers.push_back(std::move(buffer));
   }
   std::atomic<size_t> next = 0;
-  pool.ParallelFor(buffers.size(), 1, [&](size_t begin, size_t end) {
+  pool->ParallelFor(buffers.size(), 1, [&](size_t begin, size_t end) {
     for (size_t thread = begin; thread < end; ++thread) {
       for (size_t i = next++; i < vault.records.size(); i = next++) {
         VerifyRecord(vault, reader, vault.records[i], buffers[thread].bytes(), &collector);

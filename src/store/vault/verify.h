@@ -34,7 +34,8 @@ struct VerifyReport {
 };
 
 // Every expert (checksum, scales, padding) and every annex section of an open vault.
-// Problems of the content go to the report; the Result fails only for kExhausted.
+// Problems of the content go to the report; the Result fails only for kExhausted, and kInvalid for
+// the number of threads.
 // Cost: one pass over the file in large direct reads where possible; one blob per thread.
 Status VerifyBlobs(const Vault& vault, const VerifyOptions& options, VerifyReport* report);
 
