@@ -21,21 +21,8 @@ spdlog::logger& Logger() {
 
 }  // namespace
 
-void SetLogLevel(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return Logger().set_level(spdlog::level::debug);
-    case LogLevel::kInfo:
-      return Logger().set_level(spdlog::level::info);
-    case LogLevel::kWarning:
-      return Logger().set_level(spdlog::level::warn);
-  }
-}
-
 void LogLine(LogLevel level, std::string_view message) {
   switch (level) {
-    case LogLevel::kDebug:
-      return Logger().debug("{}", message);
     case LogLevel::kInfo:
       return Logger().info("{}", message);
     case LogLevel::kWarning:

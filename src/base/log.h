@@ -1,7 +1,7 @@
-// base/log.h: what the program notices while it works, as one line: an event and key=value pairs.
+// base/log.h: what the program notices while it works, one sentence a line.
 //
 // The library never prints; it logs. The program decides where it goes (stderr; nothing on stdout).
-// Nothing per token above debug level. Never log prompts or outputs.
+// Nothing per token: that is counters. Never log prompts or outputs.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,19 +11,12 @@
 
 namespace smoe {
 
-enum class LogLevel { kDebug, kInfo, kWarning };
-
-// Below this level nothing is written. Default: kInfo. Call before threads start.
-void SetLogLevel(LogLevel level);
+enum class LogLevel { kInfo, kWarning };
 
 // One line to the sink. Thread-safe.
 void LogLine(LogLevel level, std::string_view message);
 
 // LogInfo("reads: io_uring refused ({}), using {} pread threads", reason, count);
-template <class... Args>
-void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
-  LogLine(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
-}
 template <class... Args>
 void LogInfo(fmt::format_string<Args...> format, Args&&... args) {
   LogLine(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
