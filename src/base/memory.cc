@@ -35,7 +35,7 @@ Result<AlignedBuffer> AlignedBuffer::Create(uint64_t bytes, std::string_view pur
     return Exhausted("{}: {} bytes of memory asked, the system refused: {}", purpose, bytes,
                      std::strerror(errno));
   }
-  // A refusal costs speed and nothing else; the kernel decides, and `smoe doctor` will say.
+  // A refusal costs speed and nothing else.
   if (bytes >= kHugePageBytes) madvise(data, bytes, MADV_HUGEPAGE);
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;
