@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -140,7 +142,10 @@ size_t CgroupCoreQuota() {
   std::string quota;
   double period = 0;
   if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return static_cast<size_t>(std::stod(quota) / period + 0.999);
+  double granted = 0;
+  const auto parsed = std::from_chars(quota.data(), quota.data() + quota.size(), granted);
+  if (parsed.ec != std::errc() || granted <= 0) return 0;
+  return static_cast<size_t>(std::ceil(granted / period));
 }
 
 }  // namespace
