@@ -22,13 +22,13 @@ namespace {
 using smoe::tensor::WeightFormat;
 using smoe::tensor::WeightView;
 
-constexpr uint32_t kRows = 2048;
 constexpr uint32_t kCols = 768;
 constexpr uint32_t kGroup = 64;
 
 struct Setup {
   size_t bytes_total = 384 << 20;
   int rounds = 7;
+  uint32_t rows = 2048;  // of a matrix
 };
 
 struct Memory {
@@ -69,8 +69,8 @@ double ReadGigabytesPerSecond(const Memory& memory, int rounds) {
   return static_cast<double>(memory.weights.size()) / seconds / 1e9;
 }
 
-size_t MatrixBytes(WeightFormat format) {
-  const size_t count = size_t{kRows} * kCols;
+size_t MatrixBytes(WeightFormat format, uint32_t rows) {
+  const size_t count = size_t{rows} * kCols;
   switch (format) {
     case WeightFormat::kF32:
       return count * 4;
@@ -94,9 +94,9 @@ struct Case {
 // One pass over matrices that lie behind one another in memory.
 double Measure(const smoe::kernels::KernelTable& table, const Case& what, const Memory& memory,
                const Setup& setup, uint64_t* checksum) {
-  const size_t matrix_bytes = MatrixBytes(what.format);
+  const size_t matrix_bytes = MatrixBytes(what.format, setup.rows);
   const size_t scale_bytes =
-      smoe::tensor::IsQuantised(what.format) ? size_t{kRows} * kCols / kGroup * 2 : 0;
+      smoe::tensor::IsQuantised(what.format) ? size_t{setup.rows} * kCols / kGroup * 2 : 0;
   // The scalar table is some hundred times slower: a part of the memory tells as much.
   const bool is_slow = std::string_view(table.name) == "scalar";
   const size_t bytes =
@@ -112,18 +112,18 @@ double Measure(const smoe::kernels::KernelTable& table, const Case& what, const 
     table.quantise_row(x.data() + token * kCols, kCols, codes.data() + token * kCols,
                        scales.data() + token * kBlocks);
   }
-  std::vector<float> out(what.tokens * kRows);
+  std::vector<float> out(what.tokens * setup.rows);
   const auto run = [&](size_t matrix) {
     const WeightView view = {
         .format = what.format,
-        .rows = kRows,
+        .rows = setup.rows,
         .cols = kCols,
         .data = smoe::AsBytes(std::span<const uint8_t>(memory.weights))
                     .subspan(matrix * matrix_bytes, matrix_bytes),
         .scales = smoe::AsBytes(std::span<const uint8_t>(memory.scales)).subspan(0, scale_bytes),
         .group_size = kGroup};
     const smoe::kernels::MatMulRange range = {
-        .row_begin = 0, .row_end = kRows, .out = out.data(), .out_stride = kRows};
+        .row_begin = 0, .row_end = setup.rows, .out = out.data(), .out_stride = setup.rows};
     if (what.is_int8) {
       table.matmul_int8(view,
                         {.codes = codes.data(),
@@ -150,11 +150,11 @@ double Measure(const smoe::kernels::KernelTable& table, const Case& what, const 
 int main(int argc, char** argv) {
   Setup setup;
   const std::string_view option = argc > 1 ? argv[1] : "";
-  if (option == "--tiny") setup = {.bytes_total = 1, .rounds = 1};
+  if (option == "--tiny") setup = {.bytes_total = 1, .rounds = 1, .rows = 16};
   if (option == "--cached") setup = {.bytes_total = 1, .rounds = 300};
   Memory memory;
-  memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32)));
-  memory.scales.resize(size_t{kRows} * kCols / kGroup * 2);
+  memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup.rows)));
+  memory.scales.resize(size_t{setup.rows} * kCols / kGroup * 2);
   std::mt19937_64 rng(7);
   for (size_t i = 0; i + 8 <= memory.weights.size(); i += 8) {
     // Magnitudes near those of real weights in each of the formats: subnormals would be slow.
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
     const uint16_t scale = smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97);
     std::memcpy(memory.scales.data() + i, &scale, 2);
   }
-  fmt::print("matrices {}x{}, group {}, one thread, {} MiB\n", kRows, kCols, kGroup,
+  fmt::print("matrices {}x{}, group {}, one thread, {} MiB\n", setup.rows, kCols, kGroup,
              memory.weights.size() >> 20);
   for (const smoe::kernels::KernelTable* table : smoe::kernels::AllKernels()) {
     if (!table->runs_here()) {
@@ -187,8 +187,8 @@ int main(int argc, char** argv) {
             "Gmul/s\n",
             smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", tokens,
             rate, 100 * rate / read,
-            rate * static_cast<double>(what.tokens) * (kRows * kCols) /
-                static_cast<double>(MatrixBytes(what.format)));
+            rate * static_cast<double>(what.tokens * setup.rows * kCols) /
+                static_cast<double>(MatrixBytes(what.format, setup.rows)));
       }
     }
     fmt::print("  checksum {:016x}\n", checksum);
