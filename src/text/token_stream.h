@@ -25,7 +25,7 @@ class TokenStream {
 
   // Errors: kInvalid with the id and the vocabulary's size if the id is out of range; the stream
   //         stays usable.
-  // Cost:   about 1 us for byte-level vocabularies; the first call builds a table (some ms)
+  // Cost:   about 1 us for byte-level vocabularies, some more for others
   Result<std::string> Push(uint32_t id);
 
   // The rest: U+FFFD if the last character never got whole. The stream then starts anew.

@@ -31,7 +31,7 @@ impl Stream {
             return Ok(String::new());
         }
         if self.tokenizer.is_byte_level() {
-            self.pending.extend_from_slice(self.tokenizer.word(id));
+            self.pending.extend(self.tokenizer.word(id));
             return Ok(self.drain(false));
         }
         self.ids.push(id);

@@ -2,8 +2,8 @@
 
 use crate::control::{self, ControlTokens, Writer};
 use crate::fail::{Fail, Result};
-use std::collections::{HashMap, HashSet};
-use std::sync::{LazyLock, OnceLock};
+use std::collections::HashSet;
+use std::sync::LazyLock;
 use tokenizers::tokenizer::{
     AddedVocabulary, Model, NormalizedString, Normalizer, OffsetType, PostProcessor,
     PreTokenizedString, PreTokenizer,
@@ -21,23 +21,29 @@ pub enum Parse {
     NoControl,
 }
 
-/// Ids may have gaps, but tables are sized by the largest id: so many ids without a token are fine.
+/// Ids may have gaps, but masks and tables are sized by the largest id: so many ids without a token
+/// are fine.
 const GAP_MAX: usize = 1 << 20;
 
-/// What the bytes of each character of a byte-level vocabulary stand for.
-static BYTE_OF_CHAR: LazyLock<HashMap<char, u8>> = LazyLock::new(|| {
-    let mut map = HashMap::new();
-    let mut next = 0x100u32;
+/// The letters of byte-level vocabularies are below this.
+const LETTER_MAX: usize = 0x144;
+
+/// The byte that each letter stands for; above 255 where it stands for none.
+static BYTE_OF_LETTER: LazyLock<[u16; LETTER_MAX]> = LazyLock::new(|| {
+    let mut table = [u16::MAX; LETTER_MAX];
+    let mut next = 0x100;
     for byte in 0..=255u8 {
-        if matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff) {
-            map.insert(char::from(byte), byte);
-        } else {
-            map.extend(char::from_u32(next).map(|c| (c, byte)));
-            next += 1;
-        }
+        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        let letter = if printable { usize::from(byte) } else { next };
+        next += usize::from(!printable);
+        table[letter] = byte.into();
     }
-    map
+    table
 });
+
+fn byte_of(letter: char) -> Option<u8> {
+    u8::try_from(*BYTE_OF_LETTER.get(letter as usize)?).ok()
+}
 
 pub struct Tokenizer {
     hf: tokenizers::Tokenizer,
@@ -51,8 +57,6 @@ pub struct Tokenizer {
     /// As the whole added vocabulary, with control tokens matched before normalisation: a mark is
     /// removed by the normaliser, and must have done its work by then.
     marked: AddedVocabulary,
-    /// The bytes of each token of a byte-level vocabulary; made at the first stream.
-    words: OnceLock<Vec<Vec<u8>>>,
 }
 
 fn library(e: impl std::fmt::Display) -> Fail {
@@ -105,7 +109,6 @@ impl Tokenizer {
             not_special,
             no_control,
             marked,
-            words: OnceLock::new(),
             hf,
         })
     }
@@ -232,19 +235,13 @@ impl Tokenizer {
         self.hf.decode(ids, skip_special).map_err(library)
     }
 
-    /// The bytes of token `id` of a byte-level vocabulary.
-    pub fn word(&self, id: u32) -> &[u8] {
-        let words =
-            self.words.get_or_init(|| (0..self.vocab_size).map(|i| self.spell(i)).collect());
-        words.get(id as usize).map_or(&[], |w| w)
-    }
-
-    fn spell(&self, id: u32) -> Vec<u8> {
+    /// The bytes of token `id` of a byte-level vocabulary; none for an id without a token.
+    pub fn word(&self, id: u32) -> Vec<u8> {
         let added = self.hf.get_added_vocabulary();
         let text = added.simple_id_to_token(id).or_else(|| self.hf.get_model().id_to_token(id));
         let Some(text) = text else { return Vec::new() };
         // As the library's decoder: a token with any other character stands for itself.
-        let bytes: Option<Vec<u8>> = text.chars().map(|c| BYTE_OF_CHAR.get(&c).copied()).collect();
+        let bytes: Option<Vec<u8>> = text.chars().map(byte_of).collect();
         bytes.unwrap_or_else(|| text.into_bytes())
     }
 }
