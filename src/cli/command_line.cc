@@ -129,11 +129,13 @@ std::unique_ptr<Program> BuildProgram() {
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
-int RunCommand(const Command& command, const Runner& runner, Console& console) {
-  Result<ExitCode> result = runner(console);
-  std::fflush(console.out);
+// The exit code; a result that could not be written is no result.
+int End(const std::string& name, Result<ExitCode> result, Console& console) {
+  if (Status written = console.Flush(); result && !written) {
+    result = Unexpected(std::move(written.error()));
+  }
   if (result) return Code(*result);
-  console.Note("smoe {}: {}\n", command.name, Printable(result.error().message()));
+  console.Note("{}: {}\n", name, Printable(result.error().message()));
   return Code(ExitCodeOf(result.error().code()));
 }
 
@@ -145,13 +147,13 @@ int RunProgram(std::span<const std::string> arguments, Console& console) {
     program->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
     console.Print("{}", program->app.help());
-    return Code(ExitCode::kOk);
+    return End("smoe", ExitCode::kOk, console);
   } catch (const CLI::CallForAllHelp&) {
     console.Print("{}", program->app.help("", CLI::AppFormatMode::All));
-    return Code(ExitCode::kOk);
+    return End("smoe", ExitCode::kOk, console);
   } catch (const CLI::CallForVersion& version) {
     console.Print("{}\n", version.what());
-    return Code(ExitCode::kOk);
+    return End("smoe", ExitCode::kOk, console);
   } catch (const CLI::ParseError& error) {
     std::string name = "smoe";
     for (const CLI::App* subcommand : program->subcommands) {
@@ -162,7 +164,8 @@ int RunProgram(std::span<const std::string> arguments, Console& console) {
   }
   for (size_t i = 0; i < program->runners.size(); ++i) {
     const auto& [command, runner] = program->runners[i];
-    if (program->subcommands[i]->parsed()) return RunCommand(*command, runner, console);
+    if (!program->subcommands[i]->parsed()) continue;
+    return End(std::string("smoe ") + command->name, runner(console), console);
   }
   return Code(ExitCode::kUsage);
 }

@@ -100,6 +100,31 @@ TEST(CommandLine, ExactlyOnePromptIsWanted) {
               HasSubstr("2 given, expected one of them"));
 }
 
+// /dev/full takes no byte: what a script redirects to a full drive must not look like success.
+TEST(CommandLine, AResultThatCannotBeWrittenIsExitCode4) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"version"}, {"man"}, {"--help"}, {"run", "--help"}}) {
+    Console console{std::tmpfile(), std::fopen("/dev/full", "w"), std::tmpfile()};
+    ASSERT_NE(console.out, nullptr);
+    EXPECT_EQ(RunProgram(arguments, console), 4) << arguments[0];
+    EXPECT_THAT(TakeText(console.err), HasSubstr("standard output: cannot be written"))
+        << arguments[0];
+    std::fclose(console.out);
+    std::fclose(console.in);
+  }
+}
+
+TEST(CommandLine, AMessageThatCannotBeWrittenEndsNothing) {
+  Console console{std::tmpfile(), std::tmpfile(), std::fopen("/dev/full", "w")};
+  ASSERT_NE(console.err, nullptr);
+  std::setvbuf(console.err, nullptr, _IONBF, 0);
+  EXPECT_EQ(RunProgram(std::vector<std::string>{"fly"}, console), 2);
+  EXPECT_EQ(RunProgram(std::vector<std::string>{"version"}, console), 0);
+  std::fclose(console.err);
+  std::fclose(console.out);
+  std::fclose(console.in);
+}
+
 TEST(ParseTokens, TakesCommasAndSpacesAndNamesWhatIsNoId) {
   EXPECT_EQ(ParseTokens("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
   EXPECT_EQ(ParseTokens("4294967295").value(), (std::vector<uint32_t>{4294967295u}));

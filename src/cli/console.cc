@@ -2,7 +2,17 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 namespace smoe::cli {
+
+Status Console::Flush() const {
+  errno = 0;
+  if (std::fflush(out) == 0 && std::ferror(out) == 0) return Ok();
+  return Io("standard output: cannot be written{}{}", errno == 0 ? "" : ": ",
+            errno == 0 ? "" : std::strerror(errno));
+}
 
 bool IsTerminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 

@@ -1,4 +1,4 @@
-// cli/console.h: the two streams of a command. Results go to out, everything else to err.
+// cli/console.h: the streams of a command. Results go to out, everything else to err.
 #pragma once
 
 #include <fmt/core.h>
@@ -8,8 +8,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/result.h"
+
 namespace smoe::cli {
 
+// Neither Print nor Note fails or throws. What Print could not write shows in Flush, which every
+// command ends with; what Note could not write is lost, since there is nobody left to tell.
 struct Console {
   std::FILE* in = stdin;
   std::FILE* out = stdout;
@@ -17,11 +21,19 @@ struct Console {
 
   template <class... Args>
   void Print(fmt::format_string<Args...> format, Args&&... args) const {
-    fmt::print(out, format, std::forward<Args>(args)...);
+    Write(out, fmt::format(format, std::forward<Args>(args)...));
   }
   template <class... Args>
   void Note(fmt::format_string<Args...> format, Args&&... args) const {
-    fmt::print(err, format, std::forward<Args>(args)...);
+    Write(err, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // Errors: kIo if something that was printed since the start did not reach its end of `out`.
+  Status Flush() const;
+
+ private:
+  static void Write(std::FILE* stream, std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stream);
   }
 };
 
