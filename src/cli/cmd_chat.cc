@@ -105,7 +105,7 @@ class Chat {
     const Json before_message = request_.messages;
     request_.Add("user", message);
     std::string answer_text;
-    Status done = Answer(&answer_text);
+    Status done = StreamAnswer(&answer_text);
     if (done) {
       request_.Add("assistant", answer_text);
     } else {
@@ -114,7 +114,33 @@ class Chat {
     return done;
   }
 
-  Status Answer(std::string* answer_text) {
+  Status StreamAnswer(std::string* answer_text) {
+    SMOE_TRY_ASSIGN(engine::Request request, NextRequest());
+    const engine::EngineStats before = engine_.stats();
+    text::TokenStream stream(*text_.tokenizer(), true);
+    const auto emit = [&](const std::string& piece) {
+      *answer_text += piece;
+      console_.Print("{}", piece);
+      return console_.Flush();
+    };
+    InterruptGuard::Clear();
+    SMOE_TRY_ASSIGN(const Answer answer,
+                    Generate(engine_, std::move(request), [&](uint32_t token) -> Status {
+                      SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
+                      return emit(piece);
+                    }));
+    SMOE_TRY_ASSIGN(const std::string rest, stream.Finish());
+    SMOE_TRY(emit(rest));
+    console_.Print("\n");
+    InterruptGuard::Clear();
+    if (answer.reason == engine::FinishReason::kLength) console_.Note("(cut off: length)\n");
+    if (answer.reason == engine::FinishReason::kCancelled) console_.Note("(stopped)\n");
+    last_stats_ = StatsText(before, engine_.stats(), answer);
+    if (options_.stats) console_.Note("{}", last_stats_);
+    return console_.Flush();
+  }
+
+  Result<engine::Request> NextRequest() {
     SMOE_TRY_ASSIGN(auto prompt, text_.EncodeChat(request_));
     if (prompt.prompt.differs_from_reference) {
       console_.Note("(a message holds control tokens; they were kept as plain text)\n");
@@ -126,30 +152,7 @@ class Chat {
     request.token_count_max = options_.token_count;
     request.conversation = kConversationNumber;
     for (const text::StopId& stop : text_.stop_ids()) request.stop_ids.push_back(stop.id);
-
-    const engine::EngineStats before = engine_.stats();
-    text::TokenStream stream(*text_.tokenizer(), true);
-    const auto emit = [&](const std::string& piece) {
-      *answer_text += piece;
-      std::fwrite(piece.data(), 1, piece.size(), console_.out);
-      std::fflush(console_.out);
-    };
-    InterruptGuard::Clear();
-    SMOE_TRY_ASSIGN(const cli::Answer answer,
-                    Generate(engine_, std::move(request), [&](uint32_t token) -> Status {
-                      SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
-                      emit(piece);
-                      return Ok();
-                    }));
-    SMOE_TRY_ASSIGN(const std::string rest, stream.Finish());
-    emit(rest + "\n");
-    answer_text->pop_back();
-    InterruptGuard::Clear();
-    if (answer.reason == engine::FinishReason::kLength) console_.Note("(cut off: length)\n");
-    if (answer.reason == engine::FinishReason::kCancelled) console_.Note("(stopped)\n");
-    last_stats_ = StatsText(before, engine_.stats(), answer);
-    if (options_.stats) console_.Note("{}", last_stats_);
-    return Ok();
+    return request;
   }
 
   const Options& options_;
@@ -184,8 +187,7 @@ Result<ExitCode> RunChat(const Options& options, Console& console) {
 
 Runner DefineChat(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.OptionalPositional("MODEL", &options->model.model,
-                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+  DefineOptionalModel(arguments, &options->model);
   arguments.Option("--system", &options->system, "TEXT", "A system message to begin with");
   arguments.Option("-n,--count", &options->token_count, "N",
                    "Tokens of an answer at most (default: 1024)");

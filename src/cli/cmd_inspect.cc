@@ -20,19 +20,7 @@ struct Options {
   bool experts = false;
 };
 
-// "D S S S": dense and sparse layers.
-std::string LayerKinds(const std::vector<bool>& sparse) {
-  std::string kinds;
-  for (const bool is_sparse : sparse)
-    kinds += fmt::format("{}{}", kinds.empty() ? "" : " ", is_sparse ? 'S' : 'D');
-  return kinds;
-}
-
-Json Sentences(const std::vector<std::string>& sentences) {
-  Json json{Json::Array()};
-  for (const std::string& sentence : sentences) json.Append(sentence);
-  return json;
-}
+Json ListOf(const auto& values) { return Json(Json::Array(values.begin(), values.end())); }
 
 Json DescribeConfig(const checkpoint::ModelConfig& config) {
   Json json;
@@ -68,21 +56,17 @@ Json DescribeText(const text::TextModel& text) {
   for (const text::StopId& stop : text.stop_ids()) {
     Json entry;
     entry.Set("id", stop.id).Set("token", stop.token);
-    Json sources{Json::Array()};
-    for (const std::string& source : stop.sources) sources.Append(source);
-    stops.Append(entry.Set("sources", std::move(sources)));
+    stops.Append(entry.Set("sources", ListOf(stop.sources)));
   }
-  Json prefix{Json::Array()};
-  for (const uint32_t id : text.prefix_ids()) prefix.Append(id);
   Json templates{Json::Array()};
   for (const auto& [name, source] : text.template_sources()) templates.Append(name + ": " + source);
   const Status compiled = text.template_status();
   json.Set("stop_ids", std::move(stops))
-      .Set("prefix_ids", std::move(prefix))
+      .Set("prefix_ids", ListOf(text.prefix_ids()))
       .Set("prefix_source", text.prefix_source())
       .Set("chat_templates", std::move(templates))
       .Set("template_status", compiled ? Json("compiles") : Json(compiled.error().message()))
-      .Set("notices", Sentences(text.notices()));
+      .Set("notices", ListOf(text.notices()));
   return json;
 }
 
@@ -90,7 +74,7 @@ Json DescribeText(const text::TextModel& text) {
 Json DescribeModel(const store::ModelFiles& files) {
   Json json;
   json.Set("config", DescribeConfig(files.config))
-      .Set("layers", LayerKinds(files.facts.layer_is_sparse))
+      .Set("layers", checkpoint::LayerKindsText(files.facts.layer_is_sparse))
       .Set("qk_norm", files.facts.has_qk_norm)
       .Set("tied_head", files.facts.head_is_tied)
       .Set("experts", files.experts->format_name())
@@ -98,7 +82,7 @@ Json DescribeModel(const store::ModelFiles& files) {
       .Set("direct_reads", files.experts->direct_io());
   const auto text = LoadText(files);
   json.Set("text", text ? DescribeText(*text) : Json("not usable: " + text.error().message()));
-  json.Set("decisions", Sentences(files.decisions)).Set("warnings", Sentences(files.warnings));
+  json.Set("decisions", ListOf(files.decisions)).Set("warnings", ListOf(files.warnings));
   return json;
 }
 
@@ -183,7 +167,7 @@ Result<ExitCode> Inspect(const Options& options, Console& console) {
 
 Runner DefineInspect(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.Flag("--json", &options->json, "As JSON");
   arguments.Flag("--experts", &options->experts, "Also the whole table of experts");
   DefineFileOptions(arguments, &options->model);

@@ -8,7 +8,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
-#include "cli/progress_bar.h"
+#include "cli/token_ids.h"
 #include "io/atomic_file.h"
 
 namespace smoe::cli {
@@ -100,7 +100,7 @@ Status WriteStep(LogitFile& file, size_t first, std::span<const float> logits,
 }
 
 Result<ExitCode> WriteLogits(const Options& options, Console& console) {
-  SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, ParseTokens(options.tokens));
+  SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, ParseTokenIds(options.tokens));
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
   std::vector<std::string> inputs = {files.path};
   for (const io::File& file : files.trunk.files()) inputs.push_back(file.path());
@@ -127,7 +127,7 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
 
 Runner DefineLogits(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.Option("--tokens", &options->tokens, "IDS", "Token ids of the prompt, as 1,2,3");
   arguments.Option("--out", &options->out, "FILE", "The safetensors file to write");
   arguments.Flag("--router", &options->router, "Also the experts chosen and their weights");

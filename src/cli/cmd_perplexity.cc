@@ -94,7 +94,7 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
 
 Runner DefinePerplexity(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.Option("--text", &options->text, "FILE", "The text to predict");
   arguments.Option("--window", &options->window, "N", "Tokens read from one start (default: 512)");
   arguments.Flag("--json", &options->json, "As JSON");

@@ -9,6 +9,7 @@
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
+#include "cli/token_ids.h"
 #include "text/token_stream.h"
 
 namespace smoe::cli {
@@ -39,7 +40,7 @@ Status CheckPrompt(const Options& options) {
 }
 
 Result<std::vector<uint32_t>> PromptTokens(const Options& options, const text::TextModel& text) {
-  if (!options.tokens.empty()) return ParseTokens(options.tokens);
+  if (!options.tokens.empty()) return ParseTokenIds(options.tokens);
   if (options.prompt) return text.EncodeRaw(*options.prompt);
   SMOE_TRY_ASSIGN(auto prompt, text.EncodeChat(OneMessage(options.system, *options.chat)));
   return std::move(prompt.ids);
@@ -64,8 +65,8 @@ class AnswerWriter {
       SMOE_TRY(Emit(rest));
     }
     if (quiet_) return Ok();
-    std::fputc('\n', console_.out);
-    return Flush();
+    console_.Print("\n");
+    return console_.Flush();
   }
   const std::string& text() const { return text_; }
 
@@ -73,12 +74,8 @@ class AnswerWriter {
   Status Emit(const std::string& piece) {
     text_ += piece;
     if (quiet_ || piece.empty()) return Ok();
-    std::fwrite(piece.data(), 1, piece.size(), console_.out);
-    return Flush();
-  }
-  Status Flush() {
-    if (std::fflush(console_.out) != 0) return Io("standard output: cannot be written");
-    return Ok();
+    console_.Print("{}", piece);
+    return console_.Flush();
   }
 
   const bool quiet_;
@@ -89,11 +86,9 @@ class AnswerWriter {
 
 Json AnswerJson(const Options& options, const Answer& answer, const AnswerWriter& writer,
                 const engine::EngineStats& before, const engine::EngineStats& after) {
-  Json ids{Json::Array()};
-  for (const uint32_t id : answer.tokens) ids.Append(id);
   Json json;
   json.Set("text", writer.text())
-      .Set("ids", std::move(ids))
+      .Set("ids", Json::Array(answer.tokens.begin(), answer.tokens.end()))
       .Set("finish_reason", engine::FinishReasonName(answer.reason))
       .Set("arithmetic", options.model.arithmetic)
       .Set("lossy", false)
@@ -135,8 +130,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
 
 Runner DefineRun(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.OptionalPositional("MODEL", &options->model.model,
-                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+  DefineOptionalModel(arguments, &options->model);
   arguments.Option("-p,--prompt", &options->prompt, "TEXT", "Text to go on with, as it is");
   arguments.Option("--chat", &options->chat, "TEXT", "A question, put into the chat template");
   arguments.Option("--tokens", &options->tokens, "IDS", "Token ids to go on with, as 1,2,3");

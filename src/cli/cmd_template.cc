@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/conversation.h"
 #include "cli/model_options.h"
+#include "cli/token_ids.h"
 
 namespace smoe::cli {
 
@@ -31,10 +32,7 @@ Result<ExitCode> ShowTemplate(const Options& options, Console& console) {
   request.add_generation_prompt = !options.no_generation_prompt;
   if (options.ids) {
     SMOE_TRY_ASSIGN(const auto prompt, text.EncodeChat(request));
-    for (size_t i = 0; i < prompt.ids.size(); ++i) {
-      console.Print("{}{}", i == 0 ? "" : ",", prompt.ids[i]);
-    }
-    console.Print("\n");
+    console.Print("{}\n", TokenIdsText(prompt.ids));
     return ExitCode::kOk;
   }
   SMOE_TRY_ASSIGN(const text::ChatTemplate* chat_template,
@@ -48,7 +46,7 @@ Result<ExitCode> ShowTemplate(const Options& options, Console& console) {
 
 Runner DefineTemplate(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.Option("--chat", &options->chat, "TEXT", "One message of the user");
   arguments.Option("--system", &options->system, "TEXT", "A system message before it");
   arguments.Option("--messages", &options->messages, "FILE",

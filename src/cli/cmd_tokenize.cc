@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/token_ids.h"
 
 namespace smoe::cli {
 
@@ -35,27 +36,21 @@ Result<ExitCode> Tokenize(const Options& options, Console& console) {
   if (options.special_as_text) encode.parse = text::ParseTokens::kNotSpecial;
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, tokenizer->Encode(input, encode));
   if (options.json) {
-    Json list{Json::Array()};
-    for (const uint32_t id : ids) list.Append(id);
-    console.Print("{}\n", list.Dump());
-    return ExitCode::kOk;
-  }
-  std::string line;
-  for (const uint32_t id : ids) {
-    if (!options.pieces) {
-      line += fmt::format("{}{}", line.empty() ? "" : ",", id);
-      continue;
+    console.Print("{}\n", Json(Json::Array(ids.begin(), ids.end())).Dump());
+  } else if (!options.pieces) {
+    console.Print("{}\n", TokenIdsText(ids));
+  } else {
+    for (const uint32_t id : ids) {
+      SMOE_TRY_ASSIGN(const std::string piece, tokenizer->Decode({&id, 1}, false));
+      console.Print("{}\t{}\n", id, Json(piece).Dump());
     }
-    SMOE_TRY_ASSIGN(const std::string piece, tokenizer->Decode({&id, 1}, false));
-    console.Print("{}\t{}\n", id, Json(piece).Dump());
   }
-  if (!options.pieces) console.Print("{}\n", line);
   return ExitCode::kOk;
 }
 
 Result<ExitCode> Detokenize(const Options& options, Console& console) {
   const std::string input = options.input.empty() ? ReadAll(console.in) : options.input;
-  SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, ParseTokens(input));
+  SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, ParseTokenIds(input));
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
   SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
   SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
@@ -68,7 +63,7 @@ Result<ExitCode> Detokenize(const Options& options, Console& console) {
 
 Runner DefineTokenize(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.OptionalPositional("TEXT", &options->input, "The text (default: standard input)");
   arguments.Flag("--special-as-text", &options->special_as_text,
                  "Special tokens in the text are ordinary text");
@@ -80,7 +75,7 @@ Runner DefineTokenize(Arguments& arguments) {
 
 Runner DefineDetokenize(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.OptionalPositional("IDS", &options->input, "As 1,2,3 (default: standard input)");
   arguments.Flag("--skip-special", &options->skip_special, "Leave special tokens out");
   arguments.Flag("--json", &options->json, "As a JSON string");

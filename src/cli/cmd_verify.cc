@@ -33,10 +33,9 @@ Result<store::vault::VerifyReport> Check(const Options& options, Console& consol
 }
 
 Json ReportJson(const store::vault::VerifyReport& report) {
-  Json problems{Json::Array()};
-  for (const std::string& problem : report.problems) problems.Append(problem);
-  Json warnings{Json::Array()};
-  for (const std::string& warning : report.warnings) warnings.Append(warning);
+  const auto list = [](const std::vector<std::string>& sentences) {
+    return Json(Json::Array(sentences.begin(), sentences.end()));
+  };
   Json json;
   json.Set("sound", report.ok())
       .Set("experts", report.expert_count)
@@ -44,8 +43,8 @@ Json ReportJson(const store::vault::VerifyReport& report) {
       .Set("checked_bytes", report.checked_bytes)
       .Set("checksums", report.has_checksums)
       .Set("problem_count", report.problem_count)
-      .Set("problems", std::move(problems))
-      .Set("warnings", std::move(warnings));
+      .Set("problems", list(report.problems))
+      .Set("warnings", list(report.warnings));
   return json;
 }
 
@@ -83,7 +82,7 @@ Result<ExitCode> Verify(const Options& options, Console& console) {
 
 Runner DefineVerify(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.Positional("MODEL", &options->model.model, "A .smoe vault or a checkpoint folder");
+  DefineModel(arguments, &options->model);
   arguments.Option("--threads", &options->thread_count, "N", "Readers (default: physical cores)");
   arguments.Flag("--vault-only", &options->vault_only,
                  "A vault without its trunk is no problem: check what is there");

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "cli/console.h"
-#include "cli/model_options.h"
 #include "cli/progress_bar.h"
 #include "cli/test_console.h"
+#include "cli/token_ids.h"
 
 namespace smoe::cli {
 namespace {
@@ -125,11 +125,11 @@ TEST(CommandLine, AMessageThatCannotBeWrittenEndsNothing) {
   std::fclose(console.in);
 }
 
-TEST(ParseTokens, TakesCommasAndSpacesAndNamesWhatIsNoId) {
-  EXPECT_EQ(ParseTokens("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
-  EXPECT_EQ(ParseTokens("4294967295").value(), (std::vector<uint32_t>{4294967295u}));
+TEST(ParseTokenIds, TakesCommasAndSpacesAndNamesWhatIsNoId) {
+  EXPECT_EQ(ParseTokenIds("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(ParseTokenIds("4294967295").value(), (std::vector<uint32_t>{4294967295u}));
   for (const char* bad : {"", ",", "1,x", "-1", "1.5", "4294967296", "1e3"}) {
-    const auto tokens = ParseTokens(bad);
+    const auto tokens = ParseTokenIds(bad);
     ASSERT_FALSE(tokens) << bad;
     EXPECT_EQ(tokens.error().code(), ErrorCode::kInvalid);
   }

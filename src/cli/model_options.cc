@@ -1,6 +1,5 @@
 #include "cli/model_options.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -19,6 +18,15 @@ io::ReadBackend BackendNamed(const std::string& name) {
 }
 
 }  // namespace
+
+void DefineModel(Arguments& arguments, ModelOptions* options) {
+  arguments.Positional("MODEL", &options->model, "A .smoe vault or a checkpoint folder");
+}
+
+void DefineOptionalModel(Arguments& arguments, ModelOptions* options) {
+  arguments.OptionalPositional("MODEL", &options->model,
+                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+}
 
 void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
   arguments.Group("Parts of the model (found by themselves where they lie in or beside it)");
@@ -106,28 +114,6 @@ Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
     for (const std::string& choice : engine->choices()) LogInfo("{}", Printable(choice));
   }
   return engine;
-}
-
-Result<std::vector<uint32_t>> ParseTokens(const std::string& text) {
-  std::vector<uint32_t> tokens;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find_first_of(", \n\t", begin), text.size());
-    if (end > begin) {
-      uint32_t id = 0;
-      const char* first = text.data() + begin;
-      const char* last = text.data() + end;
-      const auto parsed = std::from_chars(first, last, id);
-      if (parsed.ec != std::errc() || parsed.ptr != last) {
-        return Invalid("tokens: \"{}\", expected ids such as 1,2,3",
-                       text.substr(begin, std::min<size_t>(end - begin, 40)));
-      }
-      tokens.push_back(id);
-    }
-    begin = end + 1;
-  }
-  if (tokens.empty()) return Invalid("tokens: none, expected ids such as 1,2,3");
-  return tokens;
 }
 
 }  // namespace smoe::cli

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "cli/arguments.h"
@@ -30,7 +29,10 @@ struct ModelOptions {
   bool verbose = false;
 };
 
-// --trunk, --config, --tokenizer.
+// MODEL, which must be given; or may be left out for the bundled one.
+void DefineModel(Arguments& arguments, ModelOptions* options);
+void DefineOptionalModel(Arguments& arguments, ModelOptions* options);
+// --trunk, --config, --tokenizer, --verbose.
 void DefineFileOptions(Arguments& arguments, ModelOptions* options);
 // Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, ...
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
@@ -50,8 +52,5 @@ Result<text::TextModel> LoadText(const store::ModelFiles& files);
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
                                                    const ModelOptions& options, size_t batch_max,
                                                    bool evaluate);
-
-// "1,2,3" or "1 2 3" to ids. Errors: kInvalid naming the piece that is no id.
-Result<std::vector<uint32_t>> ParseTokens(const std::string& text);
 
 }  // namespace smoe::cli

@@ -47,13 +47,6 @@ ProgressBar::~ProgressBar() {
   if (is_terminal_ && has_drawn_) console_.Note("\n");
 }
 
-void ProgressBar::Restart(std::string title) {
-  if (is_terminal_ && has_drawn_) console_.Note("\n");
-  title_ = std::move(title);
-  started_ = drawn_ = Clock::now();
-  has_drawn_ = false;
-}
-
 bool ProgressBar::IsDue(bool is_done) {
   const auto now = Clock::now();
   const auto interval = is_terminal_ ? Clock::duration(kRedrawInterval) : kLineInterval;

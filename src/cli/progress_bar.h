@@ -23,8 +23,6 @@ class ProgressBar {
   void Update(uint64_t done_bytes, uint64_t total_bytes);
   // The same, in things counted one by one.
   void UpdateCount(uint64_t done_count, uint64_t total_count, const char* unit);
-  // A new phase starts from zero.
-  void Restart(std::string title);
 
  private:
   bool IsDue(bool is_done);
@@ -34,8 +32,8 @@ class ProgressBar {
   using Clock = std::chrono::steady_clock;
   Console& console_;
   const bool is_terminal_;
-  std::string title_;
-  Clock::time_point started_;
+  const std::string title_;
+  const Clock::time_point started_;
   Clock::time_point drawn_;
   bool has_drawn_ = false;
 };
