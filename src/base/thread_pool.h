@@ -35,7 +35,7 @@ class ThreadPool {
   size_t thread_count() const;
 
   // Calls body(begin, end) for disjoint ranges that cover [0, count). Each range but the last is a
-  // multiple of `grain` long. What body throws (memory ran out) is thrown here, once all have ended.
+  // multiple of `grain` long. What body throws (memory ran out) is thrown here, once all are done.
   void ParallelFor(size_t count, size_t grain,
                    const std::function<void(size_t begin, size_t end)>& body);
 

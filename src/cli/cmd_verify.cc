@@ -2,10 +2,10 @@
 //
 // Reads everything. One line on stdout for each problem, so that `wc -l` counts them; exit status 1
 // if there is one.
-#include <chrono>
 #include <memory>
 
 #include "base/memory_limits.h"
+#include "base/stopwatch.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
@@ -66,10 +66,9 @@ void PrintReport(const store::vault::VerifyReport& report, const std::string& pa
 }
 
 Result<ExitCode> Verify(const Options& options, Console& console) {
-  const auto started = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   SMOE_TRY_ASSIGN(const store::vault::VerifyReport report, Check(options, console));
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  const double seconds = stopwatch.seconds();
   if (options.json) {
     console.Print("{}\n", ReportJson(report).Dump(2));
   } else {

@@ -1,20 +1,14 @@
 #include "cli/generation.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/memory_limits.h"
+#include "base/stopwatch.h"
 #include "cli/interrupt.h"
 
 namespace smoe::cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double Rate(uint64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
@@ -55,8 +49,7 @@ struct Cost {
 Result<Answer> Generate(engine::Engine& engine, engine::Request request,
                         const std::function<Status(uint32_t)>& on_token) {
   Answer answer;
-  const auto started = Clock::now();
-  auto first_token = started;
+  Stopwatch stopwatch;
   SMOE_TRY_ASSIGN(const uint64_t id, engine.Submit(std::move(request)));
   while (!engine.idle()) {
     if (InterruptGuard::Requested()) engine.Cancel(id);
@@ -64,8 +57,8 @@ Result<Answer> Generate(engine::Engine& engine, engine::Request request,
     for (const engine::TokenEvent& event : events) {
       if (event.token) {
         if (answer.tokens.empty()) {
-          answer.first_token_seconds = SecondsSince(started);
-          first_token = Clock::now();
+          answer.first_token_seconds = stopwatch.seconds();
+          stopwatch = Stopwatch();  // from here on the answer's
         }
         answer.tokens.push_back(*event.token);
         if (Status delivered = on_token(*event.token); !delivered) {
@@ -77,7 +70,7 @@ Result<Answer> Generate(engine::Engine& engine, engine::Request request,
       if (event.finished) answer.reason = *event.finished;
     }
   }
-  answer.decode_seconds = answer.tokens.empty() ? 0 : SecondsSince(first_token);
+  answer.decode_seconds = answer.tokens.empty() ? 0 : stopwatch.seconds();
   return answer;
 }
 

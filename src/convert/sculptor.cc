@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <mutex>
 
+#include "base/stopwatch.h"
 #include "base/thread_pool.h"
 #include "convert/expert_shatterer.h"
 #include "convert/journal.h"
@@ -385,7 +385,7 @@ Json ShatterReport::ToJson() const {
 
 Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::string& out_path,
                               const ShatterOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const ShatterPlan plan, PlanShatter(checkpoint, out_path, options));
@@ -401,7 +401,7 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
   SMOE_TRY(files.out.Commit());
   std::error_code ignored;
   std::filesystem::remove(out_path + ".journal", ignored);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = stopwatch.seconds();
   return report;
 }
 

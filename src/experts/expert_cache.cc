@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/memory_limits.h"
+#include "base/stopwatch.h"
 #include "experts/slot_list.h"
 
 namespace smoe::experts {
@@ -290,13 +290,9 @@ Status SlabCache::PushExtents() {
 }
 
 Status SlabCache::ReapReads(size_t done_min) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   Result<size_t> count = queue_.Reap(done_, done_min);
-  if (done_min > 0) {
-    const auto waited = std::chrono::steady_clock::now() - start;
-    stats_.wait_ns +=
-        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count());
-  }
+  if (done_min > 0) stats_.wait_ns += stopwatch.ns();
   if (!count) {
     queue_error_ = count.error();
     return Unexpected(std::move(count.error()));

@@ -1,19 +1,17 @@
 #include "experts/local_backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/memory.h"
+#include "base/stopwatch.h"
 #include "kernels/feed_forward.h"
 
 namespace smoe::experts {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct FailedExpert {
   uint32_t expert_index;
@@ -39,20 +37,17 @@ class LocalBackend final : public ExpertBackend {
   uint64_t compute_ns() const override { return compute_ns_; }
 
  private:
-  // Adds the time it lives to compute_ns_.
-  class Stopwatch {
+  // Adds the time it lives to a counter.
+  class Timed {
    public:
-    explicit Stopwatch(uint64_t* total_ns) : total_ns_(total_ns), start_(Clock::now()) {}
-    ~Stopwatch() {
-      const auto passed = std::chrono::nanoseconds(Clock::now() - start_);
-      *total_ns_ += static_cast<uint64_t>(passed.count());
-    }
-    Stopwatch(const Stopwatch&) = delete;
-    Stopwatch& operator=(const Stopwatch&) = delete;
+    explicit Timed(uint64_t* total_ns) : total_ns_(total_ns) {}
+    ~Timed() { *total_ns_ += stopwatch_.ns(); }
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
 
    private:
     uint64_t* total_ns_;
-    Clock::time_point start_;
+    Stopwatch stopwatch_;
   };
 
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
@@ -150,7 +145,7 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
 }
 
 void LocalBackend::QuantiseInput(const RoutedRows& rows) {
-  const Stopwatch stopwatch(&compute_ns_);
+  const Timed timed(&compute_ns_);
   const std::span<uint8_t> finite = row_is_finite_.As<uint8_t>().first(rows.row_count);
   if (!InIntegers()) {
     std::fill(finite.begin(), finite.end(), uint8_t{1});
@@ -198,7 +193,7 @@ void LocalBackend::SortByExpert(const RoutedRows& rows) {
 }
 
 void LocalBackend::Compute(const RoutedRows& rows, const ReadyExpert& expert) {
-  const Stopwatch stopwatch(&compute_ns_);
+  const Timed timed(&compute_ns_);
   const std::span<const uint32_t> begin = expert_begin_.As<uint32_t>();
   const size_t end = begin[expert.id.expert_index + 1];
   // One round, unless a row names the same expert twice.
@@ -256,7 +251,7 @@ kernels::Activations LocalBackend::Gather(const RoutedRows& rows,
 
 // Router order, whatever the order of arrival was. Failed rows get some value too.
 void LocalBackend::Combine(const RoutedRows& rows) {
-  const Stopwatch stopwatch(&compute_ns_);
+  const Timed timed(&compute_ns_);
   const std::span<const uint8_t> finite = row_is_finite_.As<uint8_t>();
   const std::span<const float> outputs = outputs_.As<float>();
   const auto body = [&](size_t row_begin, size_t row_end) {
