@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+
 namespace smoe::engine {
 
 namespace {
@@ -39,14 +41,19 @@ Result<std::optional<uint64_t>> AskedSlots(const BudgetDemand& demand) {
 Result<Budget> DivideMemory(const BudgetDemand& demand, const FreeMemory& free) {
   Budget budget;
   budget.context_tokens = ChooseContext(demand, free.bytes);
+  const std::optional<uint64_t> kv_bytes =
+      CheckedMul(budget.context_tokens, demand.kv_bytes_per_token);
+  if (!kv_bytes || *kv_bytes > kKvBytesMax) {
+    return Exhausted("--context: {} tokens of {} each asked, at most {} can be addressed",
+                     budget.context_tokens, SizeText(demand.kv_bytes_per_token),
+                     kKvBytesMax / demand.kv_bytes_per_token);
+  }
   budget.choices.push_back(fmt::format("memory: {} free ({})", SizeText(free.bytes), free.reason));
-  budget.choices.push_back(
-      fmt::format("context: {} tokens, {} of keys and values", budget.context_tokens,
-                  SizeText(budget.context_tokens * demand.kv_bytes_per_token)));
+  budget.choices.push_back(fmt::format("context: {} tokens, {} of keys and values",
+                                       budget.context_tokens, SizeText(*kv_bytes)));
 
   SMOE_TRY_ASSIGN(const std::optional<uint64_t> asked, AskedSlots(demand));
-  const uint64_t fixed = demand.trunk_bytes + demand.scratch_bytes + kReserveBytes +
-                         budget.context_tokens * demand.kv_bytes_per_token;
+  const uint64_t fixed = demand.trunk_bytes + demand.scratch_bytes + kReserveBytes + *kv_bytes;
   const uint64_t affordable = (free.bytes - std::min(free.bytes, fixed)) / demand.slot_bytes;
   const uint64_t least = std::min(demand.top_k + 1, demand.expert_count);
   if (!asked && affordable < least) {
@@ -54,8 +61,8 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const FreeMemory& free) 
         "memory: {} free ({}), the smallest that works is {}: trunk {}, keys and values {}, {} "
         "experts of {}, and {} for the system; lower --context or free memory",
         SizeText(free.bytes), free.reason, SizeText(fixed + least * demand.slot_bytes),
-        SizeText(demand.trunk_bytes), SizeText(budget.context_tokens * demand.kv_bytes_per_token),
-        least, SizeText(demand.slot_bytes), SizeText(kReserveBytes));
+        SizeText(demand.trunk_bytes), SizeText(*kv_bytes), least, SizeText(demand.slot_bytes),
+        SizeText(kReserveBytes));
   }
   const uint64_t slots = std::min<uint64_t>(asked.value_or(affordable), demand.expert_count);
   budget.slot_count = static_cast<uint32_t>(slots);

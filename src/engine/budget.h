@@ -13,6 +13,9 @@ namespace smoe::engine {
 
 // Left to the rest of the system: page tables, other programs, the page cache.
 inline constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
+// Keys and values at most: what a process of today's machines can address. Sums of sizes fit 64
+// bits below it.
+inline constexpr uint64_t kKvBytesMax = uint64_t{1} << 47;
 // Room for this many tokens is the least that is worth starting with.
 inline constexpr size_t kContextTokensMin = 512;
 
@@ -39,7 +42,8 @@ struct Budget {
 // Keys and values get at most an eighth of what is free, up to the model's own limit; the cache
 // gets what is left, up to all experts.
 // Errors: kInvalid if both cache options are given, or one of them is less than one slot;
-//         kExhausted if top_k + 1 slots do not fit, naming what would.
+//         kExhausted if the context would take more than kKvBytesMax, or
+//         if top_k + 1 slots do not fit, naming what would.
 Result<Budget> DivideMemory(const BudgetDemand& demand, const FreeMemory& free);
 
 }  // namespace smoe::engine

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+
 namespace smoe::engine {
 namespace {
 
@@ -54,6 +57,21 @@ TEST(DivideMemory, TakesTheUsersWordAndRefusesHalfAnExpert) {
   EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 3u);
   demand.cache_experts = 100000;
   EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 512u);
+}
+
+TEST(DivideMemory, TakesTheLargestContextThatCanBeAddressedAndNoTokenMore) {
+  BudgetDemand demand = SmallModel();
+  demand.cache_experts = 9;
+  demand.context_tokens = kKvBytesMax / 1024;
+  EXPECT_TRUE(DivideMemory(demand, {4096 * kMiB, ""}));
+  for (const size_t tokens : {kKvBytesMax / 1024 + 1, SIZE_MAX}) {
+    demand.context_tokens = tokens;
+    const auto budget = DivideMemory(demand, {4096 * kMiB, ""});
+    ASSERT_FALSE(budget) << tokens;
+    EXPECT_EQ(budget.error().code(), ErrorCode::kExhausted);
+    EXPECT_NE(budget.error().message().find("at most 137438953472"), std::string::npos)
+        << budget.error().message();
+  }
 }
 
 }  // namespace
