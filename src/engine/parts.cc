@@ -1,0 +1,118 @@
+#include "engine/parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/memory_limits.h"
+#include "engine/budget.h"
+#include "experts/local_backend.h"
+
+namespace smoe::engine {
+
+namespace {
+
+constexpr size_t kChunkTokensDefault = 256;
+
+// Bytes of the tensors that Load will keep: everything but routed experts.
+uint64_t TrunkBytes(const store::ModelFiles& files) {
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : files.trunk.tensors()) {
+    if (name.find(".experts.") == std::string::npos) bytes += tensor.size;
+  }
+  return bytes;
+}
+
+// Activations of a step: per row the experts' outputs and a few vectors of each width.
+uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const Parts& parts) {
+  constexpr uint64_t kHiddenVectors = 8;
+  constexpr uint64_t kHeadVectors = 4;
+  constexpr uint64_t kWideVectors = 3;  // gate, up and codes of a feed-forward network
+  const uint64_t widest = std::max({config.moe_intermediate_size, config.intermediate_size,
+                                    config.shared_expert_intermediate_size});
+  const uint64_t per_row = (config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
+                           kHeadVectors * config.num_attention_heads * config.head_dim +
+                           kWideVectors * widest;
+  return sizeof(float) *
+         (parts.limits.row_count_max * per_row + parts.logit_row_max * uint64_t{config.vocab_size});
+}
+
+Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
+  const checkpoint::ModelConfig& config = parts.files.config;
+  BudgetDemand demand;
+  demand.trunk_bytes = TrunkBytes(parts.files);
+  demand.scratch_bytes = ScratchBytes(config, parts);
+  demand.kv_bytes_per_token = model::KvBytesPerToken(
+      {config.num_hidden_layers, config.num_key_value_heads * config.head_dim});
+  demand.slot_bytes = parts.files.experts->slot_bytes();
+  demand.expert_count = parts.files.experts->expert_count();
+  demand.top_k = config.num_experts_per_tok;
+  demand.max_positions = config.max_position_embeddings;
+  demand.context_tokens = options.context_tokens;
+  demand.cache_bytes = options.cache_bytes;
+  demand.cache_experts = options.cache_experts;
+  SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
+  return DivideMemory(demand, free);
+}
+
+Status OpenQueue(const EngineOptions& options, Parts* parts) {
+  if (options.make_queue) {
+    SMOE_TRY_ASSIGN(parts->queue, options.make_queue());
+  } else {
+    SMOE_TRY_ASSIGN(parts->queue, io::ReadQueue::Open(options.io, {}));
+  }
+  parts->choices.push_back(fmt::format("reads: {}, {}", parts->queue->name(),
+                                       parts->files.experts->direct_io() ? "direct" : "buffered"));
+  return Ok();
+}
+
+// Each sequence may leave most of its last page empty.
+size_t KvRoom(const Parts& parts, const Budget& budget) {
+  return budget.context_tokens + (parts.batch_max - 1) * model::kKvPageTokens;
+}
+
+Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
+  SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
+                                                             {.slot_count = budget.slot_count}));
+  SMOE_TRY_ASSIGN(
+      parts->backend,
+      experts::MakeLocalBackend(*parts->files.experts, *parts->cache, *parts->pool, *parts->kernels,
+                                {.arithmetic = options.arithmetic,
+                                 .row_count_max = parts->limits.row_count_max,
+                                 .top_k = parts->files.config.num_experts_per_tok}));
+  SMOE_TRY_ASSIGN(parts->model,
+                  model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
+                                     {.row_count_max = parts->limits.row_count_max,
+                                      .logit_row_max = parts->logit_row_max}));
+  SMOE_TRY_ASSIGN(parts->kv,
+                  model::KvCache::Create(parts->model->kv_shape(), KvRoom(*parts, budget)));
+  parts->context_tokens = budget.context_tokens;
+  return Ok();
+}
+
+}  // namespace
+
+Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& options) {
+  if (options.batch_max == 0) return Invalid("batch: 0, expected at least 1");
+  Parts parts;
+  parts.files = std::move(files);
+  SMOE_TRY_ASSIGN(parts.kernels,
+                  kernels::ChooseKernels(options.isa.empty() ? nullptr : options.isa.c_str()));
+  const size_t threads = options.thread_count == 0 ? UsableCoreCount() : options.thread_count;
+  SMOE_TRY_ASSIGN(parts.pool, ThreadPool::Create(threads));
+  parts.batch_max = options.batch_max;
+  parts.limits.chunk_tokens =
+      options.chunk_tokens == 0 ? kChunkTokensDefault : options.chunk_tokens;
+  parts.limits.row_count_max = parts.limits.chunk_tokens + parts.batch_max;
+  parts.logit_row_max =
+      std::max(parts.batch_max, options.evaluate ? parts.limits.chunk_tokens : size_t{0});
+  parts.choices = parts.files.decisions;
+  parts.choices.push_back(fmt::format("kernels: {}, {} threads, arithmetic {}", parts.kernels->name,
+                                      threads, experts::ArithmeticName(options.arithmetic)));
+  SMOE_TRY(OpenQueue(options, &parts));
+  SMOE_TRY_ASSIGN(const Budget budget, PlanMemory(parts, options));
+  parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());
+  SMOE_TRY(OpenModel(budget, options, &parts));
+  return parts;
+}
+
+}  // namespace smoe::engine
