@@ -12,7 +12,8 @@ main() {
   echo "run.sh: 1 of 3: packages" >&2
   tools/setup.sh
   echo "run.sh: 2 of 3: build, and the vault of models/tiny-moe" >&2
-  tools/build.sh release smoe tiny_vault
+  # manuals: with them `cmake --install build/release` has all that it copies.
+  tools/build.sh release smoe tiny_vault manuals
   echo "run.sh: 3 of 3: $SMOE run --chat \"$PROMPT\"" >&2
   "$SMOE" run --chat "$PROMPT"
   if [ -t 0 ] && [ -t 1 ]; then
