@@ -87,7 +87,7 @@ void ApplyCgroups(const std::string& root, FreeMemory* free) {
 Result<FreeMemory> ReadFreeMemory(const std::string& root) {
   const std::string path = root + "/proc/meminfo";
   const auto available = ReadKey(path, "MemAvailable:");
-  if (!available) return Io("{}: no line MemAvailable", path);
+  if (!available) return Io("{}: cannot be read, or has no line MemAvailable", path);
   FreeMemory free = {*available * 1024, "MemAvailable"};
   ApplyCgroups(root, &free);
   return free;

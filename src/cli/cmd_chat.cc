@@ -53,6 +53,9 @@ class Chat {
     for (;;) {
       const LineReader::Outcome outcome = reader.Read("> ", &line);
       if (outcome == LineReader::Outcome::kEnd) return Ok();
+      if (outcome == LineReader::Outcome::kTooLong) {
+        return Invalid("standard input: a line of more than {} bytes", kLineBytesMax);
+      }
       if (outcome == LineReader::Outcome::kInterrupted) {
         console_.Note("\n(/quit or Ctrl-D ends)\n");
         continue;

@@ -18,20 +18,17 @@ struct Options {
   bool json = false;
 };
 
-std::string ReadAll(std::FILE* stream) {
-  std::string text;
-  char buffer[4096];
-  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), stream)) > 0;) {
-    text.append(buffer, got);
-  }
-  return text;
+// The argument, or all of standard input.
+Result<std::string> Input(const Options& options, const Console& console) {
+  if (!options.input.empty()) return options.input;
+  return ReadAll(console.in);
 }
 
 Result<ExitCode> Tokenize(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
   SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
   SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
-  const std::string input = options.input.empty() ? ReadAll(console.in) : options.input;
+  SMOE_TRY_ASSIGN(const std::string input, Input(options, console));
   text::EncodeOptions encode;
   if (options.special_as_text) encode.parse = text::ParseTokens::kNotSpecial;
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, tokenizer->Encode(input, encode));
@@ -49,7 +46,7 @@ Result<ExitCode> Tokenize(const Options& options, Console& console) {
 }
 
 Result<ExitCode> Detokenize(const Options& options, Console& console) {
-  const std::string input = options.input.empty() ? ReadAll(console.in) : options.input;
+  SMOE_TRY_ASSIGN(const std::string input, Input(options, console));
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, ParseTokenIds(input));
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
   SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "cli/console.h"
+#include "cli/line_reader.h"
 #include "cli/progress_bar.h"
 #include "cli/test_console.h"
 #include "cli/token_ids.h"
@@ -83,6 +85,48 @@ TEST(CommandLine, ALoopOfLinksIsAnErrorOfTheFile) {
   }
   std::filesystem::remove(loop);
   EXPECT_THAT(RunForTest({"inspect", std::string(5000, 'a')}).err, HasSubstr("File name too long"));
+}
+
+// Input that is longer than what is read, without its bytes in memory or on the drive.
+std::FILE* HugeInput(size_t size) {
+  std::FILE* file = std::tmpfile();
+  EXPECT_EQ(ftruncate(fileno(file), static_cast<off_t>(size)), 0);
+  return file;
+}
+
+TEST(CommandLine, EndlessInputIsRefused) {
+  std::FILE* exact = HugeInput(100000);
+  EXPECT_EQ(ReadAll(exact, 100000).value_or("").size(), 100000u);
+  std::rewind(exact);
+  const auto beyond = ReadAll(exact, 99999);
+  ASSERT_FALSE(beyond);
+  EXPECT_THAT(beyond.error().message(), HasSubstr("more than 99999 bytes"));
+  std::fclose(exact);
+
+  Console console{HugeInput(kLineBytesMax + 1), stdout, stderr};
+  std::string line;
+  EXPECT_EQ(LineReader(console).Read("", &line), LineReader::Outcome::kTooLong);
+  std::fclose(console.in);
+  console.in = HugeInput(kLineBytesMax);
+  EXPECT_EQ(LineReader(console).Read("", &line), LineReader::Outcome::kLine);
+  EXPECT_EQ(line.size(), kLineBytesMax);
+  std::fclose(console.in);
+
+  std::FILE* folder = std::fopen("/", "r");
+  EXPECT_EQ(ReadAll(folder).error().code(), ErrorCode::kIo);
+  std::fclose(folder);
+}
+
+TEST(CommandLine, AClosedStreamIsNeverTakenOverByAFile) {
+  const auto attempt = [] {
+    close(0);
+    close(1);
+    HoldStandardStreams();
+    char byte = 0;
+    const bool is_held = open("/dev/zero", O_RDWR) > 2;
+    std::_Exit(is_held && read(0, &byte, 1) < 0 && write(1, &byte, 1) < 0 ? 0 : 1);
+  };
+  EXPECT_EXIT(attempt(), testing::ExitedWithCode(0), "");
 }
 
 TEST(CommandLine, AMissingFileIsNamed) {

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -36,6 +37,18 @@ struct Console {
     std::fwrite(text.data(), 1, text.size(), stream);
   }
 };
+
+// Input that is read whole: as much as the side files of a model.
+inline constexpr uint64_t kInputBytesMax = uint64_t{256} << 20;
+
+// Everything up to the end of standard input.
+// Errors: kInvalid beyond `size_max` bytes; kIo if the stream cannot be read.
+Result<std::string> ReadAll(std::FILE* stream, uint64_t size_max = kInputBytesMax);
+
+// Gives descriptors 0 to 2 that the caller has closed to a null device, where each use fails.
+// Otherwise the first file that is opened would be taken for standard input or output: `smoe
+// shatter` would print into its own vault.
+void HoldStandardStreams();
 
 bool IsTerminal(std::FILE* stream);
 

@@ -108,6 +108,7 @@ LineReader::Outcome LineReader::ReadPlain(std::string* line) {
       return line->empty() ? Outcome::kEnd : Outcome::kLine;
     }
     if (c == '\n') return Outcome::kLine;
+    if (line->size() == kLineBytesMax) return Outcome::kTooLong;
     line->push_back(static_cast<char>(c));
   }
 }

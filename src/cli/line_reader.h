@@ -8,9 +8,12 @@
 
 namespace smoe::cli {
 
+// Bytes of a line: more than any context holds, less than what endless input would take.
+inline constexpr size_t kLineBytesMax = size_t{16} << 20;
+
 class LineReader {
  public:
-  enum class Outcome { kLine, kEnd, kInterrupted };
+  enum class Outcome { kLine, kEnd, kInterrupted, kTooLong };
 
   // On a terminal lines are edited (arrows, history); elsewhere they are read as they come and no
   // prompt is written.
@@ -18,6 +21,7 @@ class LineReader {
   ~LineReader();
 
   // kInterrupted: Ctrl-C was pressed (an InterruptGuard must be alive); the line is dropped.
+  // kTooLong: more than kLineBytesMax; what was read is lost.
   Outcome Read(const std::string& prompt, std::string* line);
 
  private:

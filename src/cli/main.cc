@@ -9,6 +9,9 @@
 int main(int argc, char** argv) {
   // A reader that goes away (smoe ... | head) is an error of write, not a death.
   std::signal(SIGPIPE, SIG_IGN);
+  // So is a limit on the size of files (ulimit -f): what is written stays for --resume.
+  std::signal(SIGXFSZ, SIG_IGN);
+  smoe::cli::HoldStandardStreams();
   smoe::cli::Console console;
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -12,12 +12,15 @@ void Append(const std::vector<std::string>& from, std::vector<std::string>* to) 
 }
 
 // Opens the whole model and reads its tensors. What opening a vault has said is there already.
-void VerifyParts(const std::string& path, const ModelFilesOptions& options,
-                 vault::VerifyReport* report) {
+// A drive or a system that refuses says nothing about the model: that is an error, not a problem.
+Status VerifyParts(const std::string& path, const ModelFilesOptions& options,
+                   vault::VerifyReport* report) {
   const Result<ModelFiles> files = OpenModelFiles(path, options);
   if (!files) {
+    const ErrorCode code = files.error().code();
+    if (code == ErrorCode::kIo || code == ErrorCode::kExhausted) return Unexpected(files.error());
     report->AddProblem(files.error().message());
-    return;
+    return Ok();
   }
   for (const std::string& warning : files->warnings) {
     const auto& known = report->warnings;
@@ -26,6 +29,7 @@ void VerifyParts(const std::string& path, const ModelFilesOptions& options,
     }
   }
   vault::VerifyTensors(files->trunk, report);
+  return Ok();
 }
 
 }  // namespace
@@ -50,7 +54,7 @@ Result<vault::VerifyReport> VerifyModel(const std::string& path,
   if (options.vault_only) return report;
   ModelFilesOptions files = options.files;
   files.direct_io = false;
-  VerifyParts(path, files, &report);
+  SMOE_TRY(VerifyParts(path, files, &report));
   return report;
 }
 
