@@ -170,7 +170,7 @@ class Chat {
 
 Result<ExitCode> RunChat(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   SMOE_TRY(text.RequireTokenizer());
   SMOE_TRY(text.TemplateFor(false));
   SMOE_TRY_ASSIGN(const engine::SamplerOptions sampling,

@@ -80,7 +80,7 @@ Json DescribeModel(const store::ModelFiles& files) {
       .Set("experts", files.experts->format_name())
       .Set("expert_count", files.experts->expert_count())
       .Set("direct_reads", files.experts->direct_io());
-  const auto text = LoadText(files);
+  const auto text = store::LoadText(files.side_files, files.path);
   json.Set("text", text ? DescribeText(*text) : Json("not usable: " + text.error().message()));
   json.Set("decisions", ListOf(files.decisions)).Set("warnings", ListOf(files.warnings));
   return json;

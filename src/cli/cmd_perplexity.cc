@@ -56,7 +56,7 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
   if (options.window < 2) return Invalid("--window: {}, expected at least 2", options.window);
   SMOE_TRY_ASSIGN(const std::string content, io::ReadWholeFile(options.text, kTextBytesMax));
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, text.EncodeRaw(content));
   if (tokens.size() < 2) {
     return Invalid("{}: {} tokens, expected at least 2", options.text, tokens.size());

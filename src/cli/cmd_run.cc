@@ -99,7 +99,7 @@ Json AnswerJson(const Options& options, const Answer& answer, const AnswerWriter
 Result<ExitCode> Run(const Options& options, Console& console) {
   SMOE_TRY(CheckPrompt(options));
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   engine::Request request;
   SMOE_TRY_ASSIGN(request.prompt, PromptTokens(options, text));
   SMOE_TRY_ASSIGN(request.sampling,

@@ -113,6 +113,8 @@ Runner DefineShatter(Arguments& arguments) {
                  "Also the experts of multi-token-prediction layers");
   arguments.Flag("--allow-non-finite", &shatter.allow_non_finite,
                  "Weights that are NaN or infinite become 0 instead of an error");
+  arguments.Flag("--allow-broken-text", &shatter.allow_broken_text,
+                 "Convert although the tokenizer or chat template cannot be used");
   arguments.Option("--threads", &shatter.threads, "N", "Workers (default: physical cores)");
   arguments.Flag("--json", &options->json, "The summary as JSON on stdout");
   return [options](Console& console) { return Shatter(*options, console); };

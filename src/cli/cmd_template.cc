@@ -24,7 +24,7 @@ Result<ExitCode> ShowTemplate(const Options& options, Console& console) {
     return Invalid("--chat and --messages: expected one of them");
   }
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   text::ChatRequest request = OneMessage(options.system, options.chat);
   if (!options.messages.empty()) {
     SMOE_TRY_ASSIGN(request, ReadConversation(options.messages));

@@ -26,7 +26,7 @@ Result<std::string> Input(const Options& options, const Console& console) {
 
 Result<ExitCode> Tokenize(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
   SMOE_TRY_ASSIGN(const std::string input, Input(options, console));
   text::EncodeOptions encode;
@@ -49,7 +49,7 @@ Result<ExitCode> Detokenize(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const std::string input, Input(options, console));
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, ParseTokenIds(input));
   SMOE_TRY_ASSIGN(const store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY_ASSIGN(const text::TextModel text, LoadText(files));
+  SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
   SMOE_TRY_ASSIGN(const text::Tokenizer* tokenizer, text.RequireTokenizer());
   SMOE_TRY_ASSIGN(const std::string output, tokenizer->Decode(ids, options.skip_special));
   console.Print("{}\n", options.json ? Json(output).Dump() : output);

@@ -83,17 +83,6 @@ Result<store::ModelFiles> OpenFiles(const ModelOptions& options) {
   return files;
 }
 
-Result<text::TextModel> LoadText(const store::ModelFiles& files) {
-  text::TextFiles texts;
-  texts.tokenizer_json = files.side_files.tokenizer;
-  texts.tokenizer_config_json = files.side_files.tokenizer_config;
-  texts.chat_template_jinja = files.side_files.chat_template;
-  texts.generation_config_json = files.side_files.generation_config;
-  if (!files.side_files.config.empty()) texts.config_json = files.side_files.config;
-  texts.where = files.path;
-  return text::TextModel::Load(texts);
-}
-
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
                                                    const ModelOptions& options, size_t batch_max,
                                                    bool evaluate) {

@@ -11,7 +11,7 @@
 #include "cli/console.h"
 #include "engine/engine.h"
 #include "store/model_files.h"
-#include "text/text_model.h"
+#include "store/model_text.h"
 
 namespace smoe::cli {
 
@@ -44,9 +44,6 @@ Result<std::string> BundledModelPath();
 // Opens MODEL, or the bundled one where options.model is empty. Warnings go to the log, decisions
 // too with --verbose.
 Result<store::ModelFiles> OpenFiles(const ModelOptions& options);
-
-// What the side files of an opened model say about text: tokenizer, template, stop ids.
-Result<text::TextModel> LoadText(const store::ModelFiles& files);
 
 // Opens the engine over `files`; logs its choices with --verbose.
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,

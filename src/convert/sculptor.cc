@@ -13,6 +13,7 @@
 #include "convert/journal.h"
 #include "convert/shatter_plan.h"
 #include "io/atomic_file.h"
+#include "store/model_text.h"
 #include "store/vault/vault.h"
 
 namespace smoe::convert {
@@ -82,6 +83,21 @@ ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const Shatte
                                           report.expert_count, expected_count));
   }
   return report;
+}
+
+// A tokenizer or chat template that this build cannot work with is found here, not by the first
+// user of the vault.
+Status CheckText(const checkpoint::Checkpoint& checkpoint, const ShatterOptions& options,
+                 ShatterReport* report) {
+  Status usable = Ok();
+  if (auto text = store::LoadText(checkpoint.side_files, checkpoint.path); !text) {
+    usable = Unexpected(std::move(text.error()));
+  } else if (!text->template_status()) {
+    usable = While(checkpoint.path, text->template_status());
+  }
+  if (usable || !options.allow_broken_text) return usable;
+  report->warnings.push_back("text: " + usable.error().message());
+  return Ok();
 }
 
 // OUT may lie in the checkpoint's folder, but not in the place of one of its files.
@@ -390,6 +406,7 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const ShatterPlan plan, PlanShatter(checkpoint, out_path, options));
   ShatterReport report = StartReport(checkpoint, plan, out_path);
+  SMOE_TRY(CheckText(checkpoint, options, &report));
   SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   SMOE_TRY(CheckFreeSpace(out_path, plan, report, options.resume));
   if (options.dry_run) return report;

@@ -38,12 +38,15 @@ struct ShatterOptions {
   // checkpoint gives a vault that says it is partial.
   std::optional<uint32_t> max_layers;
   std::optional<uint32_t> max_experts;
-  bool dry_run = false;             // plan and check, write nothing
-  bool resume = false;              // go on with OUT.partial, if there is one
-  bool force = false;               // replace OUT
-  bool validate = false;            // afterwards, compare every blob with a fresh quantisation
-  bool measure_error = false;       // fills ShatterReport::errors; about doubles the work
-  bool allow_non_finite = false;    // NaN and infinity become 0 and are counted
+  bool dry_run = false;           // plan and check, write nothing
+  bool resume = false;            // go on with OUT.partial, if there is one
+  bool force = false;             // replace OUT
+  bool validate = false;          // afterwards, compare every blob with a fresh quantisation
+  bool measure_error = false;     // fills ShatterReport::errors; about doubles the work
+  bool allow_non_finite = false;  // NaN and infinity become 0 and are counted
+  // A tokenizer or chat template that cannot be used is a warning instead of an error: the vault
+  // then takes and gives ids.
+  bool allow_broken_text = false;
   std::optional<bool> include_mtp;  // experts of multi-token-prediction layers; absent: as the
                                     // original, which writes them, with its quantiser; else no
   uint32_t threads = 0;             // 0: UsableCoreCount()
@@ -82,6 +85,8 @@ struct ShatterReport {
 //         kExhausted: not enough space ("needs X, has Y"), or the drive filled up on the way:
 //           OUT.partial stays for a resume.
 //         kCorrupt: NaN or infinity in the source (tensor and index), damaged checkpoint.
+//         kCorrupt, kUnsupported: a tokenizer or chat template that this build cannot use (file,
+//           line and column).
 //         kUnsupported: weights beyond f16's range, experts that are quantised already.
 //         kIo. In every case nothing new is under the name OUT.
 // Threads: one call at a time per OUT; starts and joins its own workers.
