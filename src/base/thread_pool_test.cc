@@ -5,8 +5,9 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <new>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace smoe {
@@ -69,9 +70,9 @@ TEST(ThreadPool, WhatABodyThrowsArrivesAtTheCallerOnEveryThread) {
   ThreadPool pool(3);
   for (size_t thrower : {0u, 1u, 2u}) {
     const auto body = [&](size_t begin, size_t) {
-      if (begin == thrower) throw std::bad_alloc();
+      if (begin == thrower) static_cast<void>(std::string_view().at(0));
     };
-    EXPECT_THROW(pool.ParallelFor(3, 1, body), std::bad_alloc) << thrower;
+    EXPECT_THROW(pool.ParallelFor(3, 1, body), std::out_of_range) << thrower;
   }
   std::atomic<size_t> sum{0};
   pool.ParallelFor(3, 1, [&](size_t begin, size_t end) { sum += end - begin; });
