@@ -24,20 +24,21 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;
 
-  Json() = default;                                        // null
-  Json(std::nullptr_t) {}                                  // NOLINT(google-explicit-constructor)
-  Json(bool value) : value_(value) {}                      // NOLINT(google-explicit-constructor)
-  Json(double value) : value_(value) {}                    // NOLINT(google-explicit-constructor)
-  Json(int value) : value_(int64_t{value}) {}              // NOLINT(google-explicit-constructor)
-  Json(int64_t value) : value_(value) {}                   // NOLINT(google-explicit-constructor)
-  Json(uint32_t value) : value_(int64_t{value}) {}         // NOLINT(google-explicit-constructor)
-  Json(uint64_t value);                                    // NOLINT(google-explicit-constructor)
-  Json(const char* value) : value_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
-  Json(std::string_view value)
-      : value_(std::string(value)) {}                    // NOLINT(google-explicit-constructor)
-  Json(std::string value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  Json(Array value) : value_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
-  Json(Object value) : value_(std::move(value)) {}       // NOLINT(google-explicit-constructor)
+  // Implicit, so that a tree is written as it reads. NOLINTBEGIN(google-explicit-constructor)
+  Json() = default;  // null
+  Json(std::nullptr_t) {}
+  Json(bool value) : value_(value) {}
+  Json(double value) : value_(value) {}
+  Json(int value) : value_(int64_t{value}) {}
+  Json(int64_t value) : value_(value) {}
+  Json(uint32_t value) : value_(int64_t{value}) {}
+  Json(uint64_t value);
+  Json(const char* value) : value_(std::string(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
+  Json(std::string value) : value_(std::move(value)) {}
+  Json(Array value) : value_(std::move(value)) {}
+  Json(Object value) : value_(std::move(value)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   // `what` names the text in messages, usually the file's path.
   // Errors: kCorrupt with the byte offset and what was expected there.

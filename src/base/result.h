@@ -50,27 +50,31 @@ using Unexpected = tl::unexpected<Error>;
 
 inline Status Ok() { return {}; }
 
+template <class... Args>
+Unexpected MakeUnexpected(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  return Unexpected{Error(code, fmt::format(format, std::forward<Args>(args)...))};
+}
+
 // Makers: return Corrupt("{}: version {}, readers accept 1 and 2", path, version);
 template <class... Args>
 Unexpected Invalid(fmt::format_string<Args...> format, Args&&... args) {
-  return Unexpected(Error(ErrorCode::kInvalid, fmt::format(format, std::forward<Args>(args)...)));
+  return MakeUnexpected(ErrorCode::kInvalid, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 Unexpected Corrupt(fmt::format_string<Args...> format, Args&&... args) {
-  return Unexpected(Error(ErrorCode::kCorrupt, fmt::format(format, std::forward<Args>(args)...)));
+  return MakeUnexpected(ErrorCode::kCorrupt, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 Unexpected Unsupported(fmt::format_string<Args...> format, Args&&... args) {
-  return Unexpected(
-      Error(ErrorCode::kUnsupported, fmt::format(format, std::forward<Args>(args)...)));
+  return MakeUnexpected(ErrorCode::kUnsupported, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 Unexpected Io(fmt::format_string<Args...> format, Args&&... args) {
-  return Unexpected(Error(ErrorCode::kIo, fmt::format(format, std::forward<Args>(args)...)));
+  return MakeUnexpected(ErrorCode::kIo, format, std::forward<Args>(args)...);
 }
 template <class... Args>
 Unexpected Exhausted(fmt::format_string<Args...> format, Args&&... args) {
-  return Unexpected(Error(ErrorCode::kExhausted, fmt::format(format, std::forward<Args>(args)...)));
+  return MakeUnexpected(ErrorCode::kExhausted, format, std::forward<Args>(args)...);
 }
 
 // Passes an error of `result` up, with context in front.
@@ -80,6 +84,8 @@ Unexpected While(std::string_view context, Result<T>&& result) {
 }
 
 }  // namespace smoe
+
+// A declaration cannot stand in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 
 // SMOE_TRY(status): returns the error, if there is one.
 #define SMOE_TRY(expression)                                                  \
@@ -98,3 +104,4 @@ Unexpected While(std::string_view context, Result<T>&& result) {
   declaration = std::move(*result)
 #define SMOE_CONCAT(a, b) SMOE_CONCAT_IMPL(a, b)
 #define SMOE_CONCAT_IMPL(a, b) a##b
+// NOLINTEND(bugprone-macro-parentheses)

@@ -20,7 +20,7 @@ struct Options {
   bool experts = false;
 };
 
-Json ListOf(const auto& values) { return Json(Json::Array(values.begin(), values.end())); }
+Json::Array ListOf(const auto& values) { return Json::Array(values.begin(), values.end()); }
 
 Json DescribeConfig(const checkpoint::ModelConfig& config) {
   Json json;
@@ -59,7 +59,8 @@ Json DescribeText(const text::TextModel& text) {
     stops.Append(entry.Set("sources", ListOf(stop.sources)));
   }
   Json templates{Json::Array()};
-  for (const auto& [name, source] : text.template_sources()) templates.Append(name + ": " + source);
+  for (const auto& [name, source] : text.template_sources())
+    templates.Append(fmt::format("{}: {}", name, source));
   const Status compiled = text.template_status();
   json.Set("stop_ids", std::move(stops))
       .Set("prefix_ids", ListOf(text.prefix_ids()))
