@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "io/file.h"
 #include "io/read_progress.h"
 
 namespace smoe::io {
@@ -58,7 +57,7 @@ class FakeReadQueue final : public ReadQueue {
   // A read that fails has filled some of its buffer all the same, as a real one may.
   ReadDone Finish(const FakeRead& read) {
     const uint32_t call_bytes_max =
-        Draw(0, 3) == 0 ? static_cast<uint32_t>(kDirectAlignment) * 3 : kReadCallBytesMax;
+        Draw(0, 3) == 0 ? static_cast<uint32_t>(kDirectAlignment) * 3 : kCallBytesMax;
     int error = ReadNow(read.request, call_bytes_max);
     if (read.fault != 0) error = read.fault;
     if (error == 0 && options_.damage) options_.damage(read.request);

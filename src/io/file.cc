@@ -17,8 +17,6 @@ namespace smoe::io {
 
 namespace {
 
-// What one system call moves at most. Source: man 2 read, "NOTES".
-constexpr uint64_t kBytesPerCallMax = 0x7ffff000;
 constexpr mode_t kNewFileMode = 0644;
 
 std::string ErrorText(int error) { return std::strerror(error); }
@@ -31,6 +29,12 @@ const char* NoFileKind(const struct stat& info, int flags) {
   const bool reads_only = (flags & O_ACCMODE) == O_RDONLY;
   if (reads_only && !S_ISREG(info.st_mode)) return "is a device";
   return nullptr;
+}
+
+// A drive that is full, a quota or a file-size limit that is reached: something the user can mend.
+ErrorCode WriteErrorCode(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG ? ErrorCode::kExhausted
+                                                              : ErrorCode::kIo;
 }
 
 // The descriptor, or kIo and kInvalid as in file.h. O_NONBLOCK: opening a pipe must not wait.
@@ -119,7 +123,7 @@ Result<uint64_t> File::Size() const {
 Status File::ReadAt(uint64_t offset, MutableBytes into) const {
   uint64_t done = 0;
   while (done < into.size()) {
-    const uint64_t wanted = std::min<uint64_t>(into.size() - done, kBytesPerCallMax);
+    const uint64_t wanted = std::min<uint64_t>(into.size() - done, kCallBytesMax);
     const ssize_t moved =
         ::pread(fd_, into.data() + done, wanted, static_cast<off_t>(offset + done));
     if (moved > 0) {
@@ -140,16 +144,10 @@ Status File::ReadAt(uint64_t offset, MutableBytes into) const {
   return Ok();
 }
 
-// A drive that is full, a quota or a file-size limit that is reached: something the user can mend.
-static ErrorCode WriteErrorCode(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EFBIG ? ErrorCode::kExhausted
-                                                              : ErrorCode::kIo;
-}
-
 Status File::WriteAt(uint64_t offset, Bytes from) const {
   uint64_t done = 0;
   while (done < from.size()) {
-    const uint64_t wanted = std::min<uint64_t>(from.size() - done, kBytesPerCallMax);
+    const uint64_t wanted = std::min<uint64_t>(from.size() - done, kCallBytesMax);
     const ssize_t moved =
         ::pwrite(fd_, from.data() + done, wanted, static_cast<off_t>(offset + done));
     if (moved > 0) {

@@ -56,6 +56,9 @@ class File {
 
 inline constexpr uint64_t kDirectAlignment = 4096;
 
+// Linux moves at most this many bytes per call, whatever is asked. Source: man 2 read, "NOTES".
+inline constexpr uint64_t kCallBytesMax = 0x7ffff000;
+
 // The whole file, at most `size_max` bytes; kInvalid beyond, naming both sizes.
 Result<std::string> ReadWholeFile(const std::string& path, uint64_t size_max);
 

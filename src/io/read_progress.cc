@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "io/file.h"
-
 namespace smoe::io {
 
 uint32_t ReadProgress::length() const {
-  return static_cast<uint32_t>(std::min(kReadCallBytesMax, request_.into.size() - position_));
+  return static_cast<uint32_t>(std::min(kCallBytesMax, request_.into.size() - position_));
 }
 
 bool ReadProgress::Advance(int64_t result) {

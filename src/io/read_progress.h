@@ -7,12 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "io/file.h"
 #include "io/read_queue.h"
 
 namespace smoe::io {
-
-// Linux moves at most this per call, whatever is asked. Source: man 2 read, "Notes".
-inline constexpr uint64_t kReadCallBytesMax = 0x7ffff000;
 
 class ReadProgress {
  public:
@@ -46,6 +44,6 @@ class ReadProgress {
 
 // Carries the request out on this thread; `call_bytes_max` cuts it into smaller calls (tests).
 // Returns 0, ENODATA or an errno, as ReadDone.
-int ReadNow(const ReadRequest& request, uint32_t call_bytes_max = kReadCallBytesMax);
+int ReadNow(const ReadRequest& request, uint32_t call_bytes_max = kCallBytesMax);
 
 }  // namespace smoe::io
