@@ -35,7 +35,7 @@ Result<std::optional<std::string>> ReadChatTemplate(const fs::path& folder) {
   return std::optional<std::string>(*found->AsString());
 }
 
-// The config's claim against the layers that have experts; false: it makes none or they agree.
+// The config's claim against the layers that have experts. Empty: it makes none, or they agree.
 std::string DescribeDisagreement(const ModelConfig& config, const std::vector<bool>& found) {
   if (config.layer_is_sparse.empty() || config.layer_is_sparse == found) return {};
   for (size_t i = 0; i < found.size(); ++i) {

@@ -110,7 +110,7 @@ class ExpertLayout {
 // Errors:   kIo; kCorrupt for NaN or infinity in the source, naming tensor and index
 //           (allow_non_finite passes them on); kUnsupported for kNvfp4
 // Threads:  any
-// Cost:     contiguous slices are read in pieces of 64 KiB straight into `out`; strided ones
+// Cost:     contiguous slices are read in pieces of 64 KiB straight into `out`, strided ones
 // through
 //           blocks of at most 16 lines of the tensor. No other memory.
 Status ReadExpertMatrix(const TensorFiles& files, const ExpertLayout& layout, uint32_t layer_index,

@@ -120,8 +120,8 @@ void ReadGroups(ConfigReader& reader, uint32_t groups, uint32_t top_groups, Mode
   }
 }
 
-// `sigmoid_family`: what its reference computes whatever the key says; a key that says otherwise
-// is refused.
+// `family`: what its reference computes whatever the key says; a key that says otherwise is
+// refused.
 void ReadScoring(ConfigReader& reader, ScoringFunction family, ModelConfig* config) {
   config->scoring = family;
   const std::string name = reader.Text("scoring_func", "");

@@ -31,8 +31,8 @@ struct ShatterPlan {
   Json identity;           // source, its times and the options: what a resume must repeat
 };
 
-// The spec of a vault of this checkpoint: header and arch block as formats.md has them. Used by
-// the Sculptor and by recovery.
+// The spec of a vault of this checkpoint: header and arch block as docs/formats/vault.md has them.
+// Used by the Sculptor and by recovery.
 // Errors: kUnsupported for experts that are quantised already, kInvalid for limits of 0.
 Result<store::vault::VaultSpec> MakeVaultSpec(const checkpoint::Checkpoint& checkpoint,
                                               const ShatterOptions& options, bool include_mtp);
