@@ -1,7 +1,8 @@
 #include "convert/expert_shatterer.h"
 
-#include <bit>
 #include <cmath>
+
+#include "tensor/finite.h"
 
 namespace smoe::convert {
 namespace {
@@ -14,16 +15,6 @@ using checkpoint::Proj;
 constexpr uint64_t kPieceWeights = uint64_t{1} << 16;
 
 constexpr float kScaleMax = 65504.0F;
-
-// One pass without branches; which weight it was is looked up afterwards, if at all.
-bool AllFinite(std::span<const float> weights) {
-  constexpr uint32_t kExponent = 0x7F800000;
-  uint32_t bad = 0;
-  for (float weight : weights) {
-    bad |= (std::bit_cast<uint32_t>(weight) & kExponent) == kExponent ? 1U : 0U;
-  }
-  return bad == 0;
-}
 
 // Weight `index` of the matrix as an element of its tensor.
 uint64_t ElementIndex(const MatrixSlice& slice, uint64_t index) {
@@ -80,7 +71,7 @@ Status ExpertShatterer::RunContiguous(const MatrixSlice& slice, MutableBytes pac
 
 Status ExpertShatterer::Quantise(std::span<float> weights, const MatrixSlice& slice,
                                  const Target& target, Proj proj, ExpertDone* done) {
-  if (!AllFinite(weights)) {
+  if (!tensor::AllFinite(weights)) {
     for (uint64_t i = 0; i < weights.size(); ++i) {
       if (std::isfinite(weights[i])) continue;
       if (!rules_.allow_non_finite) {

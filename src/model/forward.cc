@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/finite.h"
+#include "tensor/finite.h"
 
 namespace smoe::model {
 
@@ -85,7 +85,7 @@ void CheckHidden(const Forward& forward, uint32_t layer_index) {
   const auto body = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
       forward.scratch.row_is_bad[row] =
-          AllFinite(forward.scratch.hidden + row * hidden, hidden) ? 0 : 1;
+          tensor::AllFinite({forward.scratch.hidden + row * hidden, hidden}) ? 0 : 1;
     }
   };
   forward.pool.ParallelFor(forward.row_count(), 1, std::ref(body));

@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "model/arch/arch_traits.h"
-#include "model/finite.h"
 #include "model/forward.h"
+#include "tensor/finite.h"
 
 namespace smoe::model {
 
@@ -224,7 +224,8 @@ void ModelImpl::RunHead(const Forward& forward, StepTaps* taps) {
   const Projection projection[] = {{&trunk_->head, {}, scratch_.logits}};
   Project(forward, {scratch_.head_in, wanted.size(), hidden}, projection);
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!forward.RowIsLive(wanted[i]) || AllFinite(scratch_.logits + i * vocab, vocab)) continue;
+    if (!forward.RowIsLive(wanted[i]) || tensor::AllFinite({scratch_.logits + i * vocab, vocab}))
+      continue;
     const StepRow& row = scratch_.rows[wanted[i]];
     forward.Fail(row.sequence,
                  Error(ErrorCode::kCorrupt,

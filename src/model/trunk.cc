@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/finite.h"
+#include "tensor/finite.h"
 
 namespace smoe::model {
 
@@ -258,7 +258,7 @@ Status TrunkLoader::ReadPiece(const Piece& piece, AlignedBuffer* memory,
       tensor::ToF32({piece.info->dtype, {count}, source}, 0,
                     memory->As<float>().subspan(piece.offset / sizeof(float) + first, count));
     }
-    if (const std::optional<uint64_t> bad = FindNonFinite(piece.dtype, target)) {
+    if (const std::optional<uint64_t> bad = tensor::FindNonFinite(piece.dtype, target)) {
       return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite",
                      PathOf(*piece.info), piece.name, first + *bad);
     }

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/memory.h"
+#include "tensor/finite.h"
 
 namespace smoe::store {
 
@@ -33,29 +33,6 @@ struct MatrixShape {
   uint64_t size = 0;
   uint64_t slot_offset = 0;
 };
-
-// Lanes of a word whose exponent is all ones: adding one to the exponent carries into the sign,
-// which is cleared before. Lanes never carry into each other.
-struct Lanes {
-  uint64_t signs;
-  uint64_t exponent_one;
-  uint64_t element_bytes;
-};
-
-Lanes LanesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return {0x8000800080008000u, 0x0080008000800080u, 2};
-    case DType::kF16:
-      return {0x8000800080008000u, 0x0400040004000400u, 2};
-    default:
-      return {0x8000000080000000u, 0x0080000000800000u, 4};
-  }
-}
-
-uint64_t BadLanes(uint64_t word, const Lanes& lanes) {
-  return ((word & ~lanes.signs) + lanes.exponent_one) & lanes.signs;
-}
 
 std::optional<tensor::WeightFormat> FormatOf(DType dtype) {
   switch (dtype) {
@@ -127,7 +104,7 @@ class CheckpointStore final : public ExpertStore {
     for (size_t i = 0; i < kProjCount; ++i) {
       const MatrixShape& shape = shapes_[i];
       const Bytes data = Bytes(slot).subspan(shape.slot_offset, shape.size);
-      const std::optional<uint64_t> index = FindNonFinite(data, shape.dtype);
+      const std::optional<uint64_t> index = tensor::FindNonFinite(shape.dtype, data);
       if (!index) continue;
       const MatrixPlace& place = Places(id)[i];
       return Corrupt(
@@ -200,26 +177,6 @@ class CheckpointStore final : public ExpertStore {
 };
 
 }  // namespace
-
-std::optional<uint64_t> FindNonFinite(Bytes data, DType dtype) {
-  const Lanes lanes = LanesOf(dtype);
-  uint64_t bad = 0;
-  uint64_t offset = 0;
-  for (; offset + sizeof(uint64_t) <= data.size(); offset += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, data.data() + offset, sizeof(word));
-    bad |= BadLanes(word, lanes);
-  }
-  uint64_t tail = 0;
-  if (offset < data.size()) std::memcpy(&tail, data.data() + offset, data.size() - offset);
-  if ((bad | BadLanes(tail, lanes)) == 0) return std::nullopt;
-  for (uint64_t i = 0; i < data.size() / lanes.element_bytes; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, data.data() + i * lanes.element_bytes, lanes.element_bytes);
-    if (BadLanes(word, lanes) != 0) return i;
-  }
-  return std::nullopt;
-}
 
 Result<std::unique_ptr<ExpertStore>> OpenCheckpointStore(const std::string& path,
                                                          const checkpoint::TensorFiles& files,

@@ -24,8 +24,4 @@ Result<std::unique_ptr<ExpertStore>> OpenCheckpointStore(const std::string& path
                                                          const checkpoint::ExpertLayout& layout,
                                                          uint32_t num_hidden_layers);
 
-// Index of the first element that is NaN or infinite; nullopt if there is none.
-// Requires dtype f32, f16 or bf16. Cost: 8 bytes a step, no branch per element.
-std::optional<uint64_t> FindNonFinite(Bytes data, tensor::DType dtype);
-
 }  // namespace smoe::store

@@ -288,18 +288,5 @@ TEST(OpenModelFiles, NamesTheSculptorForExpertsThatCannotBeReadInPlace) {
   }
 }
 
-TEST(FindNonFinite, AnswersForAllHalfPrecisionValues) {
-  for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
-    const uint16_t values[5] = {0x3C00, 0x0001, 0x8000, static_cast<uint16_t>(bits), 0xBC00};
-    const Bytes data = std::as_bytes(std::span(values));
-    EXPECT_EQ(FindNonFinite(data, tensor::DType::kF16).has_value(), (bits & 0x7C00) == 0x7C00);
-    EXPECT_EQ(FindNonFinite(data, tensor::DType::kBF16).has_value(), (bits & 0x7F80) == 0x7F80);
-  }
-  for (const uint32_t bits : {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFFFFFFFu, 0x7F800001u}) {
-    const uint32_t values[3] = {0x3F800000, 0xFF7FFFFF, bits};
-    EXPECT_EQ(FindNonFinite(std::as_bytes(std::span(values)), tensor::DType::kF32), 2u);
-  }
-}
-
 }  // namespace
 }  // namespace smoe::store

@@ -1,8 +1,8 @@
-#include "model/finite.h"
+#include "tensor/finite.h"
 
 #include "base/check.h"
 
-namespace smoe::model {
+namespace smoe::tensor {
 
 namespace {
 
@@ -30,15 +30,15 @@ std::optional<uint64_t> FindFullExponent(Bytes elements, Bits exponent) {
 
 }  // namespace
 
-std::optional<uint64_t> FindNonFinite(tensor::DType dtype, Bytes elements) {
-  if (dtype == tensor::DType::kF32) return FindFullExponent<uint32_t>(elements, 0x7f800000u);
-  if (dtype == tensor::DType::kF16) return FindFullExponent<uint16_t>(elements, 0x7c00u);
-  SMOE_CHECK(dtype == tensor::DType::kBF16);
+std::optional<uint64_t> FindNonFinite(DType dtype, Bytes elements) {
+  if (dtype == DType::kF32) return FindFullExponent<uint32_t>(elements, 0x7f800000u);
+  if (dtype == DType::kF16) return FindFullExponent<uint16_t>(elements, 0x7c00u);
+  SMOE_CHECK(dtype == DType::kBF16);
   return FindFullExponent<uint16_t>(elements, 0x7f80u);
 }
 
-bool AllFinite(const float* values, size_t count) {
-  return !FindNonFinite(tensor::DType::kF32, AsBytes(std::span<const float>(values, count)));
+bool AllFinite(std::span<const float> values) {
+  return !FindNonFinite(DType::kF32, std::as_bytes(values));
 }
 
-}  // namespace smoe::model
+}  // namespace smoe::tensor
