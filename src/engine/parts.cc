@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/memory_limits.h"
+#include "checkpoint/expert_names.h"
 #include "engine/budget.h"
 #include "experts/local_backend.h"
 
@@ -17,7 +18,7 @@ constexpr size_t kChunkTokensDefault = 256;
 uint64_t TrunkBytes(const store::ModelFiles& files) {
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : files.trunk.tensors()) {
-    if (name.find(".experts.") == std::string::npos) bytes += tensor.size;
+    if (!checkpoint::ParseExpertName(name)) bytes += tensor.size;
   }
   return bytes;
 }
