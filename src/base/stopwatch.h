@@ -10,7 +10,8 @@ namespace smoe {
 class Stopwatch {
  public:
   uint64_t ns() const {
-    return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - started_).count());
+    const std::chrono::nanoseconds passed = Clock::now() - started_;
+    return static_cast<uint64_t>(passed.count());
   }
   double seconds() const { return 1e-9 * static_cast<double>(ns()); }
 
