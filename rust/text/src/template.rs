@@ -27,6 +27,13 @@ const BLAME_MAX: usize = 64;
 const FUEL_MIN: u64 = 200_000;
 const FUEL_PER_STRING: u64 = 150;
 
+/// Signs of concatenation: the compiler takes time that grows with the cube of their chains (11 s
+/// for 16,000). The largest published templates have some hundred.
+const CONCATENATIONS_MAX: usize = 2000;
+
+/// Bytes of a template's text: the largest published ones have some 40 KB.
+pub const SOURCE_BYTES_MAX: usize = 128 << 10;
+
 /// What a rendering has beside the request.
 #[derive(Clone, Copy, Default)]
 struct How {
@@ -92,29 +99,47 @@ fn raised(error: &Error) -> Option<&Raised> {
     None
 }
 
+fn compile(source: &str, globals: Map<String, Json>) -> Result<Environment<'static>> {
+    // Jinja2 reads every line end of the source as a line feed.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let rewritten = generation::rewrite(&source);
+    let refuse = |e: Error| Fail::unsupported(describe(&e, &source));
+    let mut env = environment().map_err(refuse)?;
+    for (name, value) in globals {
+        env.add_global(name, from_json(value));
+    }
+    env.add_template_owned(NAME, rewritten).map_err(refuse)?;
+    if let Some(unknown) = first_unknown(&env, &env.get_template(NAME).map_err(refuse)?) {
+        let place = match (unknown.offset, unknown.line) {
+            (Some(offset), _) => {
+                let (line, column) = position(&source, offset);
+                format!("line {line}, column {column}: ")
+            }
+            (None, Some(line)) => format!("line {line}: "),
+            (None, None) => String::new(),
+        };
+        return Err(Fail::unsupported(format!("{place}{}", unknown.what)));
+    }
+    Ok(env)
+}
+
 impl Template {
     /// `globals`: names that are the model's own, such as bos_token.
     pub fn new(source: &str, globals: Map<String, Json>) -> Result<Template> {
-        // Jinja2 reads every line end of the source as a line feed.
-        let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let rewritten = generation::rewrite(&source);
-        let refuse = |e: Error| Fail::unsupported(describe(&e, &source));
-        let mut env = environment().map_err(refuse)?;
-        for (name, value) in globals {
-            env.add_global(name, from_json(value));
+        if source.len() > SOURCE_BYTES_MAX {
+            let length = source.len();
+            let text = format!("{length} bytes, a template has at most {SOURCE_BYTES_MAX}");
+            return Err(Fail::unsupported(text));
         }
-        env.add_template_owned(NAME, rewritten).map_err(refuse)?;
-        if let Some(unknown) = first_unknown(&env, &env.get_template(NAME).map_err(refuse)?) {
-            let place = match (unknown.offset, unknown.line) {
-                (Some(offset), _) => {
-                    let (line, column) = position(&source, offset);
-                    format!("line {line}, column {column}: ")
-                }
-                (None, Some(line)) => format!("line {line}: "),
-                (None, None) => String::new(),
-            };
-            return Err(Fail::unsupported(format!("{place}{}", unknown.what)));
+        let concatenation_count = source.matches('~').count();
+        if concatenation_count > CONCATENATIONS_MAX {
+            let text =
+                format!("{concatenation_count} signs ~, at most {CONCATENATIONS_MAX} compile");
+            return Err(Fail::unsupported(text));
         }
+        let stack_bytes = deep::stack_for_source(source.len());
+        let env = deep::run(stack_bytes, || compile(source, globals))
+            .map_err(|e| Fail::unsupported(format!("no thread to compile on: {e}")))??;
         let mut template = Template { env, arguments: Arguments::Mapping };
         template.arguments = template.probe_arguments();
         Ok(template)
@@ -128,7 +153,7 @@ impl Template {
         let mut env = self.env.clone(); // shares everything; the fuel is its own
         let fuel = FUEL_MIN + FUEL_PER_STRING * context::string_count(&request);
         env.set_fuel(Some(fuel));
-        let rendered = deep::run(fuel, || {
+        let rendered = deep::run(deep::stack_for_fuel(fuel), || {
             let _now = Now::set(how.now);
             let _mark = MarkInUse::set(how.mark);
             let template = env.get_template(NAME)?;

@@ -151,6 +151,89 @@ fn nested_values_do_not_overflow_the_stack() {
 }
 
 #[test]
+fn nested_expressions_do_not_overflow_the_stack() {
+    let count = crate::template::SOURCE_BYTES_MAX;
+    let fill = |head: &str, piece: &str, tail: &str| {
+        let times = (count - head.len() - tail.len()) / piece.len();
+        format!("{head}{}{tail}", piece.repeat(times))
+    };
+    let sources = [
+        fill("{{ ", "-", "1 }}"),
+        fill("{{ ", "not ", "1 }}"),
+        fill("{{ x", ".b", " }}"),
+        fill("{{ x", "[0]", " }}"),
+        fill("{{ x", "()", " }}"),
+        fill("{{ 1", "+1", " }}"),
+        fill("{{ 1", "~1", " }}"),
+        fill("{{ 1", "<1", " }}"),
+        fill("{{ 1", " or 1", " }}"),
+        fill("{{ 'a'", "|upper", " }}"),
+        fill("{{ 1", " is odd", " }}"),
+        fill("{{ 1", " if 1", " }}"),
+        fill("{{ ", "1 if 1 else ", "1 }}"),
+        fill("{% if 1 %}", "{% elif 1 %}", "{% endif %}"),
+        fill("{{ ", "(", ""),
+        fill("", "{% if 1 %}", ""),
+    ];
+    for source in sources {
+        // Whether it compiles or is refused is another question.
+        if let Ok(template) = Template::new(&source, Map::new()) {
+            let _ = template.render(b"{}", None, None);
+        }
+    }
+    let fail = Template::new(&"x".repeat(count + 1), Map::new()).err().unwrap();
+    assert!(fail.text.contains("at most 131072"), "{}", fail.text);
+    assert!(Template::new(&"x".repeat(count), Map::new()).is_ok());
+    let chain =
+        |times: usize| Template::new(&format!("{{{{ 1{} }}}}", "~1".repeat(times)), Map::new());
+    assert!(chain(2000).is_ok());
+    assert!(chain(2001).err().unwrap().text.contains("at most 2000"));
+}
+
+#[test]
+fn whatever_grows_without_end_runs_out_of_fuel() {
+    let ways = ["ns.x + ns.x", "[1] + ns.x + ns.x + [1]", "ns.x * 2"];
+    for way in ways {
+        let source = format!(
+            "{{% set ns = namespace(x=[1]) %}}{{% for i in range(100) %}}\
+             {{% set ns.x = {way} %}}{{% endfor %}}{{{{ ns.x|length }}}}"
+        );
+        let fail = Template::new(&source, Map::new()).unwrap().render(b"{}", None, None);
+        let text = fail.unwrap_err().text;
+        assert!(text.contains("fuel") || text.contains("too large"), "{way}: {text}");
+    }
+    for wide in
+        ["{{ '%.1000000000f' % 1.0 }}", "{{ '%1000000000d' % 1 }}", "{{ '%*d' % (1000000000, 1) }}"]
+    {
+        assert!(
+            Template::new(wide, Map::new()).unwrap().render(b"{}", None, None).is_err(),
+            "{wide}"
+        );
+    }
+}
+
+#[test]
+fn sums_are_pythons() {
+    let cases = [
+        ("{{ 1 + 2 }} {{ 1 + 2.5 }} {{ true + 1 }}", "3 3.5 2"),
+        ("{{ 'a' + 'b' }}", "ab"),
+        ("{{ [1] + [2, 'x'] }} {{ ([1] + [2])|length }}", "[1, 2, 'x'] 2"),
+        ("{{ (1,) + (2,) }}", "(1, 2)"),
+        ("{% set x = [1] %}{{ (x + [2]) is sequence }}", "True"),
+    ];
+    for (source, expected) in cases {
+        let prompt = Template::new(source, Map::new()).unwrap().render(b"{}", None, None);
+        assert_eq!(prompt.unwrap().text, expected, "{source}");
+    }
+    for bad in ["{{ 1 + 'a' }}", "{{ [1] + 1 }}", "{{ [1] + (1,) }}", "{{ none + 1 }}"] {
+        assert!(
+            Template::new(bad, Map::new()).unwrap().render(b"{}", None, None).is_err(),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
 fn a_conversation_of_three_thousand_messages_has_fuel_enough() {
     let goldens = goldens();
     let turn = |i: usize| {
