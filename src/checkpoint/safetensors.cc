@@ -93,8 +93,10 @@ Result<Index> ParseIndex(const std::string& text, const std::string& path) {
   for (const auto& [tensor, shard] : *map->AsObject()) {
     const std::string* name = shard.AsString();
     if (name == nullptr) return Corrupt("{}: weight_map: {}: want a file name", path, tensor);
-    // The index comes from outside: it may not lead out of its folder.
-    if (name->empty() || name->find('/') != std::string::npos || *name == "." || *name == "..") {
+    // The index comes from outside: it may not lead out of its folder. The system reads names up to
+    // their first NUL.
+    if (name->empty() || name->find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
+        *name == "." || *name == "..") {
       return Corrupt("{}: weight_map: {}: file \"{}\", want a plain name in this folder", path,
                      tensor, *name);
     }

@@ -277,7 +277,7 @@ TEST(A05, RefusesATensorInTwoShards) {
 
 TEST(A05, NoIndexLeadsOutOfItsFolder) {
   const TestFolder folder;
-  for (const char* name : {"../x.safetensors", "/etc/passwd", "..", "", "a/b"}) {
+  for (const char* name : {"../x.safetensors", "/etc/passwd", "..", "", "a/b", "a\\u0000b"}) {
     folder.Write("model.safetensors.index.json",
                  fmt::format(R"({{"weight_map": {{"a": "{}"}}}})", name));
     EXPECT_THAT(MessageOf(folder.path()), HasSubstr("plain name")) << name;
