@@ -30,7 +30,7 @@ struct Score {
 
 // -ln softmax(logits)[token], in double.
 double Surprise(std::span<const float> logits, uint32_t token) {
-  double largest = -INFINITY;
+  double largest = -HUGE_VAL;
   for (const float logit : logits) largest = std::max(largest, static_cast<double>(logit));
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);

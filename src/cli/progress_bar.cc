@@ -24,7 +24,7 @@ double Share(uint64_t done, uint64_t total) {
 }
 
 double SecondsLeft(uint64_t done, uint64_t total, double rate) {
-  return rate > 0 ? static_cast<double>(total - std::min(total, done)) / rate : INFINITY;
+  return rate > 0 ? static_cast<double>(total - std::min(total, done)) / rate : HUGE_VAL;
 }
 
 }  // namespace
