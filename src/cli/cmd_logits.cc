@@ -128,8 +128,10 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
 Runner DefineLogits(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   DefineModel(arguments, &options->model);
-  arguments.Option("--tokens", &options->tokens, "IDS", "Token ids of the prompt, as 1,2,3");
-  arguments.Option("--out", &options->out, "FILE", "The safetensors file to write");
+  arguments.Option("--tokens", &options->tokens, "IDS",
+                   "Required: token ids of the prompt, as 1,2,3");
+  arguments.Option("--out", &options->out, "FILE",
+                   "Required: the safetensors file to write; one that is there is replaced");
   arguments.Flag("--router", &options->router, "Also the experts chosen and their weights");
   arguments.Flag("--hidden", &options->hidden, "Also the hidden state after each layer");
   DefineEngineOptions(arguments, &options->model);

@@ -95,7 +95,7 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
 Runner DefinePerplexity(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   DefineModel(arguments, &options->model);
-  arguments.Option("--text", &options->text, "FILE", "The text to predict");
+  arguments.Option("--text", &options->text, "FILE", "Required: the text to predict");
   arguments.Option("--window", &options->window, "N", "Tokens read from one start (default: 512)");
   arguments.Flag("--json", &options->json, "As JSON");
   DefineEngineOptions(arguments, &options->model);

@@ -45,7 +45,7 @@ Runner DefineRecover(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   arguments.Positional("VAULT", &options->vault, "The vault without a header; mended in place");
   arguments.Option("--checkpoint", &options->checkpoint, "FOLDER",
-                   "The Hugging Face folder that it was made from");
+                   "Required: the Hugging Face folder that it was made from");
   arguments.Flag("--dry-run", &options->recover.dry_run, "Compare everything, write nothing");
   arguments.Option("--threads", &options->recover.threads, "N",
                    "Workers (default: physical cores)");

@@ -31,7 +31,7 @@ Runner DefineUpgrade(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   arguments.Positional("VAULT", &options->vault, "A .smoe vault of version 1; changed in place");
   arguments.Option("--config", &options->upgrade.source, "FILE",
-                   "The model's config.json, or the checkpoint folder");
+                   "Required: the model's config.json, or the checkpoint folder");
   arguments.Flag("--force", &options->upgrade.force, "Write a version 2 vault's block anew");
   return [options](Console& console) { return Upgrade(*options, console); };
 }

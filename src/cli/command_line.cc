@@ -1,4 +1,6 @@
 // The one door to the command-line library: builds its parser from our list of commands.
+#include <fmt/format.h>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -74,10 +76,21 @@ struct OptionAdder {
   }
 };
 
+// What the help shows behind an option's name. The library's own text repeats a positional's name
+// and shows the insides of checks.
+std::string ValueText(const OptionInfo& option) {
+  if (option.is_positional()) return " ";
+  if (option.choices.empty()) return option.value_name;
+  return fmt::format("{}", fmt::join(option.choices, "|"));
+}
+
 void AddOption(CLI::App& app, const OptionInfo& option) {
   CLI::Option* added = std::visit(OptionAdder{app, option}, option.target);
-  if (!option.value_name.empty()) added->type_name(option.value_name);
   if (!option.choices.empty()) added->check(CLI::IsMember(option.choices));
+  if (!option.value_name.empty()) {
+    added->type_name(option.value_name);
+    added->option_text(ValueText(option));
+  }
   if (!option.group.empty()) added->group(option.group);
   if (option.is_required) added->required();
 }
@@ -115,6 +128,7 @@ std::unique_ptr<Program> BuildProgram() {
   app.set_version_flag("--version", std::string("smoe ") + kVersion);
   app.require_subcommand(1);
   app.get_formatter()->column_width(30);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.footer(kProgramFooter);
   for (const Command& command : AllCommands()) {
     CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
@@ -127,6 +141,20 @@ std::unique_ptr<Program> BuildProgram() {
   return program;
 }
 
+// The library puts two empty lines between groups.
+std::string HelpText(std::string help) {
+  for (size_t at; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
+  return help;
+}
+
+std::string UsageProblem(std::span<const std::string> arguments, bool has_command,
+                         const CLI::ParseError& error) {
+  if (has_command) return error.what();
+  if (arguments.empty()) return "no command given";
+  if (arguments[0].starts_with('-')) return error.what();
+  return fmt::format("no command \"{}\"", arguments[0]);
+}
+
 int Code(ExitCode code) { return static_cast<int>(code); }
 
 // The exit code; a result that could not be written is no result.
@@ -135,6 +163,8 @@ int End(const std::string& name, Result<ExitCode> result, Console& console) {
     result = Unexpected(std::move(written.error()));
   }
   if (result) return Code(*result);
+  // `smoe ... | head` has what it wanted: the exit code tells, a message would only be noise.
+  if (console.ReaderIsGone()) return Code(ExitCodeOf(result.error().code()));
   console.Note("{}: {}\n", name, Printable(result.error().message()));
   return Code(ExitCodeOf(result.error().code()));
 }
@@ -146,10 +176,10 @@ int RunProgram(std::span<const std::string> arguments, Console& console) {
   try {
     program->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    console.Print("{}", program->app.help());
+    console.Print("{}", HelpText(program->app.help()));
     return End("smoe", ExitCode::kOk, console);
   } catch (const CLI::CallForAllHelp&) {
-    console.Print("{}", program->app.help("", CLI::AppFormatMode::All));
+    console.Print("{}", HelpText(program->app.help("", CLI::AppFormatMode::All)));
     return End("smoe", ExitCode::kOk, console);
   } catch (const CLI::CallForVersion& version) {
     console.Print("{}\n", version.what());
@@ -159,7 +189,8 @@ int RunProgram(std::span<const std::string> arguments, Console& console) {
     for (const CLI::App* subcommand : program->subcommands) {
       if (subcommand->parsed()) name += " " + subcommand->get_name();
     }
-    console.Note("{}: {}\nTry: {} --help\n", name, Printable(error.what()), name);
+    const std::string problem = UsageProblem(arguments, name != "smoe", error);
+    console.Note("{}: {}\nTry: {} --help\n", name, Printable(problem), name);
     return Code(ExitCode::kUsage);
   }
   for (size_t i = 0; i < program->runners.size(); ++i) {

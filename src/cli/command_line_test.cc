@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@ namespace smoe::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(CommandLine, EveryCommandHasHelpWithItsExample) {
   for (const Command& command : AllCommands()) {
@@ -32,7 +34,7 @@ TEST(CommandLine, EveryCommandHasHelpWithItsExample) {
 TEST(CommandLine, WrongUsageIsExitCode2AndSaysWhereHelpIs) {
   const std::vector<std::vector<std::string>> cases = {
       {},
-      {"fly"},
+      {"fly", "--high"},
       {"inspect"},
       {"run", "--no-such-option"},
       {"run", "--io", "carrier-pigeon", "-p", "x"},
@@ -45,6 +47,32 @@ TEST(CommandLine, WrongUsageIsExitCode2AndSaysWhereHelpIs) {
     EXPECT_THAT(output.err, HasSubstr("--help")) << testing::PrintToString(arguments);
     EXPECT_EQ(output.out, "") << testing::PrintToString(arguments);
   }
+}
+
+TEST(CommandLine, AnUnknownCommandIsNamed) {
+  EXPECT_THAT(RunForTest({"fly"}).err, HasSubstr("smoe: no command \"fly\""));
+  EXPECT_THAT(RunForTest({}).err, HasSubstr("smoe: no command given"));
+}
+
+TEST(CommandLine, HelpNamesAPositionalOnceAndTheWordsOfAChoice) {
+  const std::string help = RunForTest({"run", "--help"}).out;
+  EXPECT_THAT(help, HasSubstr("--io auto|uring|threads"));
+  EXPECT_THAT(help, HasSubstr("--cache SIZE "));
+  EXPECT_THAT(help, Not(HasSubstr("MODEL MODEL")));
+  EXPECT_THAT(help, Not(HasSubstr("\n\n\n")));
+}
+
+// A pipe without a reader is what `smoe ... | head` leaves.
+TEST(CommandLine, AReaderThatIsGoneGetsAnExitCodeAndNoMessage) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  std::signal(SIGPIPE, SIG_IGN);
+  Console console{std::tmpfile(), fdopen(ends[1], "w"), std::tmpfile()};
+  EXPECT_EQ(RunProgram(std::vector<std::string>{"version"}, console), 4);
+  EXPECT_EQ(TakeText(console.err), "");
+  std::fclose(console.out);
+  std::fclose(console.in);
 }
 
 TEST(CommandLine, NumbersAreNeitherWrappedNorCutNorMadeUp) {
@@ -171,6 +199,7 @@ TEST(CommandLine, AMessageThatCannotBeWrittenEndsNothing) {
 
 TEST(ParseTokenIds, TakesCommasAndSpacesAndNamesWhatIsNoId) {
   EXPECT_EQ(ParseTokenIds("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(ParseTokenIds("[1,2]\n").value(), (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(ParseTokenIds("4294967295").value(), (std::vector<uint32_t>{4294967295u}));
   for (const char* bad : {"", ",", "1,x", "-1", "1.5", "4294967296", "1e3"}) {
     const auto tokens = ParseTokenIds(bad);

@@ -38,7 +38,9 @@ constexpr Command kCommands[] = {
      "smoe perplexity model.smoe --text book.txt", DefinePerplexity},
     {"tokenize", kMeasure, "Turn text into token ids", "smoe tokenize model.smoe \"Hello there\"",
      DefineTokenize},
-    {"detokenize", kMeasure, "Turn token ids into text", "smoe detokenize model.smoe 9707,1052",
+    {"detokenize", kMeasure, "Turn token ids into text",
+     "smoe detokenize model.smoe 1000,517\n"
+     "smoe tokenize model.smoe \"Hello\" --json | smoe detokenize model.smoe",
      DefineDetokenize},
     {"template", kMeasure, "Show the prompt that the chat template makes",
      "smoe template model.smoe --chat \"Hello\" --system \"Be brief.\"\n"

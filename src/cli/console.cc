@@ -1,6 +1,7 @@
 #include "cli/console.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,6 +38,12 @@ void HoldStandardStreams() {
     // The lowest free descriptor is `fd`. Opened the wrong way round, so that each use is an error.
     (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+bool Console::ReaderIsGone() const {
+  if (std::ferror(out) == 0) return false;
+  pollfd pipe = {fileno(out), POLLOUT, 0};
+  return poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0;
 }
 
 bool IsTerminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }

@@ -32,6 +32,9 @@ struct Console {
   // Errors: kIo if something that was printed since the start did not reach its end of `out`.
   Status Flush() const;
 
+  // True if a write to `out` failed because it is a pipe that nobody reads any more.
+  bool ReaderIsGone() const;
+
  private:
   static void Write(std::FILE* stream, std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stream);

@@ -11,7 +11,7 @@ Result<std::vector<uint32_t>> ParseTokenIds(const std::string& text) {
   std::vector<uint32_t> tokens;
   size_t begin = 0;
   while (begin < text.size()) {
-    const size_t end = std::min(text.find_first_of(", \n\t", begin), text.size());
+    const size_t end = std::min(text.find_first_of(", \n\t[]", begin), text.size());
     if (end > begin) {
       uint32_t id = 0;
       const char* first = text.data() + begin;

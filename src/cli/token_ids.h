@@ -10,8 +10,8 @@
 
 namespace smoe::cli {
 
-// "1,2,3" or "1 2 3" to ids. Errors: kInvalid naming the piece that is no id, or that there is
-// none.
+// "1,2,3", "1 2 3" or "[1, 2, 3]" to ids. Errors: kInvalid naming the piece that is no id, or that
+// there is none.
 Result<std::vector<uint32_t>> ParseTokenIds(const std::string& text);
 
 // "1,2,3": what ParseTokenIds reads.
