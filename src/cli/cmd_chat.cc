@@ -2,6 +2,7 @@
 //
 // A conversation in the terminal. The answer streams to stdout, all else goes to stderr, so that
 // a conversation can be piped. Ctrl-C stops the answer, not the program.
+#include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
@@ -81,35 +82,48 @@ class Chat {
     if (verb == "/system") {
       system_ = rest;
       Reset();
+      console_.Note("(a new conversation, {} system message)\n", rest.empty() ? "no" : "with this");
     } else if (verb == "/reset") {
       Reset();
+      console_.Note("(a new conversation)\n");
     } else if (verb == "/stats") {
       console_.Note("{}", last_stats_.empty() ? "no answer yet\n" : last_stats_);
     } else if (verb == "/save") {
       return Save(rest);
-    } else {
+    } else if (verb == "/help") {
       console_.Note("{}", kHelpText);
+    } else {
+      console_.Note("smoe chat: no command \"{}\"; the commands are\n{}", Printable(verb),
+                    kHelpText);
     }
     return Ok();
   }
 
   Status Save(const std::string& path) {
-    if (path.empty()) return Invalid("/save: no file named");
+    if (path.empty()) return Invalid("/save: no file named, expected /save FILE");
+    // What this conversation has written before it may replace.
+    std::error_code ignored;
+    const bool is_own = path == saved_path_;
+    if (!is_own && std::filesystem::exists(path, ignored)) {
+      return Invalid("/save: {}: exists; name another file", path);
+    }
     Json json;
     json.Set("messages", request_.messages);
     const std::string content = json.Dump(2) + "\n";
-    SMOE_TRY(io::WriteFileAtomically(path, AsBytes(content), false));
+    SMOE_TRY(io::WriteFileAtomically(path, AsBytes(content), is_own));
+    saved_path_ = path;
     console_.Note("{}: written\n", path);
     return Ok();
   }
 
-  // Appends the message and streams the answer. A message whose answer fails is taken back.
+  // Appends the message and streams the answer. A message whose answer fails, or is stopped before
+  // it begins, is taken back: otherwise the next one would have to wait for it again.
   Status Reply(const std::string& message) {
     const Json before_message = request_.messages;
     request_.Add("user", message);
     std::string answer_text;
     Status done = StreamAnswer(&answer_text);
-    if (done) {
+    if (done && !(was_stopped_ && answer_text.empty())) {
       request_.Add("assistant", answer_text);
     } else {
       request_.messages = before_message;
@@ -137,7 +151,11 @@ class Chat {
     console_.Print("\n");
     InterruptGuard::Clear();
     if (answer.reason == engine::FinishReason::kLength) console_.Note("(cut off: length)\n");
-    if (answer.reason == engine::FinishReason::kCancelled) console_.Note("(stopped)\n");
+    was_stopped_ = answer.reason == engine::FinishReason::kCancelled;
+    if (was_stopped_) {
+      console_.Note("({})\n",
+                    answer_text->empty() ? "stopped; the message is taken back" : "stopped");
+    }
     last_stats_ = StatsText(before, engine_.stats(), answer);
     if (options_.stats) console_.Note("{}", last_stats_);
     return console_.Flush();
@@ -166,6 +184,8 @@ class Chat {
   std::string system_;
   text::ChatRequest request_;
   std::string last_stats_;
+  std::string saved_path_;
+  bool was_stopped_ = false;
 };
 
 Result<ExitCode> RunChat(const Options& options, Console& console) {
