@@ -1,8 +1,10 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -35,7 +37,10 @@ class TreeBuilder {
     return true;
   }
   bool parse_error(size_t offset, const std::string&, const Library::exception& problem) {
-    return Fail(fmt::format("byte {}: {}", offset, problem.what()));
+    // Without the library's own "[json.exception.parse_error.101] ".
+    std::string_view what = problem.what();
+    if (what.starts_with('[')) what.remove_prefix(std::min(what.size(), what.find(' ') + 1));
+    return Fail(fmt::format("byte {}: {}", offset, what));
   }
 
   Json TakeRoot() { return std::move(root_); }

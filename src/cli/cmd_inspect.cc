@@ -47,6 +47,12 @@ Json DescribeConfig(const checkpoint::ModelConfig& config) {
   return json;
 }
 
+std::string TemplateState(const text::TextModel& text) {
+  if (text.template_sources().empty()) return "none";
+  const Status compiled = text.template_status();
+  return compiled ? "compiles" : compiled.error().message();
+}
+
 Json DescribeText(const text::TextModel& text) {
   Json json;
   json.Set("tokenizer", text.tokenizer() == nullptr
@@ -61,12 +67,11 @@ Json DescribeText(const text::TextModel& text) {
   Json templates{Json::Array()};
   for (const auto& [name, source] : text.template_sources())
     templates.Append(fmt::format("{}: {}", name, source));
-  const Status compiled = text.template_status();
   json.Set("stop_ids", std::move(stops))
       .Set("prefix_ids", ListOf(text.prefix_ids()))
       .Set("prefix_source", text.prefix_source())
       .Set("chat_templates", std::move(templates))
-      .Set("template_status", compiled ? Json("compiles") : Json(compiled.error().message()))
+      .Set("template_status", TemplateState(text))
       .Set("notices", ListOf(text.notices()));
   return json;
 }
@@ -89,7 +94,8 @@ Json DescribeModel(const store::ModelFiles& files) {
 
 // A scalar, or a short list of scalars, on one line; nullopt for what needs lines of its own.
 std::optional<std::string> OneLine(const Json& value) {
-  if (const std::string* text = value.AsString()) return Printable(*text);
+  if (const std::string* text = value.AsString()) return text->empty() ? "-" : Printable(*text);
+  if (value.is_null()) return "-";
   const Json::Array* array = value.AsArray();
   if (value.is_object() && !value.AsObject()->empty()) return std::nullopt;
   if (array == nullptr) return value.Dump();
@@ -122,10 +128,11 @@ void PrintList(const Json::Array& list, size_t depth, Console& console) {
 
 // JSON as indented "key  value" lines, for people.
 void PrintTree(const Json& value, size_t depth, Console& console) {
-  constexpr size_t kKeyWidth = 34;
+  constexpr size_t kKeyWidth = 36;
   for (const auto& [key, member] : *value.AsObject()) {
     if (const auto line = OneLine(member)) {
-      console.Print("{:{}}{:<{}}{}\n", "", 2 * depth, Printable(key), kKeyWidth - 2 * depth, *line);
+      console.Print("{:{}}{:<{}} {}\n", "", 2 * depth, Printable(key), kKeyWidth - 2 * depth,
+                    *line);
       continue;
     }
     console.Print("{:{}}{}\n", "", 2 * depth, Printable(key));

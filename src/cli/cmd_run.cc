@@ -120,7 +120,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
     console.Print("{}\n", AnswerJson(options, answer, writer, before, after).Dump(2));
   }
   if (options.stats) {
-    console.Note("{}arithmetic {}, no lossy shortcut\n", StatsText(before, after, answer),
+    console.Note("{}numbers   {}, no lossy shortcut\n", StatsText(before, after, answer),
                  options.model.arithmetic);
   }
   return answer.reason == engine::FinishReason::kCancelled ? ExitCode::kInterrupted : ExitCode::kOk;

@@ -1,7 +1,9 @@
 // smoe shatter CHECKPOINT OUT.smoe
 //
 // The Sculptor: see convert/sculptor.h for what it promises about kills, full drives and memory.
+#include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
@@ -63,12 +65,23 @@ void PrintSummary(const convert::ShatterReport& report, const Options& options, 
                     SizeText(static_cast<uint64_t>(static_cast<double>(report.expert_source_bytes) /
                                                    std::max(report.seconds, 1e-3)))));
   }
-  for (const std::string& decision : report.decisions) line("", decision);
+  const char* label = "decided";
+  for (const std::string& decision : report.decisions) line(std::exchange(label, ""), decision);
   for (const std::string& warning : report.warnings) line("warning", warning);
   PrintErrors(report, console);
 }
 
+// A single file would be taken for a config.json.
+Status CheckFolder(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(status)) return Ok();
+  return Invalid("{}: {}, expected a Hugging Face folder (config.json and *.safetensors)", path,
+                 std::filesystem::exists(status) ? "is no folder" : "no such folder");
+}
+
 Result<ExitCode> Shatter(Options& options, Console& console) {
+  SMOE_TRY(CheckFolder(options.checkpoint));
   options.shatter.bits = options.bits == "2" ? tensor::SmoeBits::kQ2 : tensor::SmoeBits::kQ4;
   options.shatter.quantiser =
       options.quantiser == "reference" ? tensor::Quantiser::kReference : tensor::Quantiser::kMse;

@@ -2,6 +2,7 @@
 //
 // Reads everything. One line on stdout for each problem, so that `wc -l` counts them; exit status 1
 // if there is one.
+#include <filesystem>
 #include <memory>
 
 #include "base/memory_limits.h"
@@ -57,12 +58,17 @@ void PrintReport(const store::vault::VerifyReport& report, const std::string& pa
   for (const std::string& warning : report.warnings) {
     console.Note("warning: {}\n", Printable(warning));
   }
-  console.Note("{}: {} experts, {} trunk tensors, {} problems; {} in {:.2f} s, {}\n",
-               Printable(path), report.expert_count, report.tensor_count, report.problem_count,
-               SizeText(report.checked_bytes), seconds,
-               report.has_checksums
-                   ? "every checksum compared"
-                   : "no checksums in the file: only what cannot be right is found");
+  // A checkpoint's experts are tensors like the others.
+  std::error_code ignored;
+  const std::string tensors =
+      std::filesystem::is_directory(path, ignored)
+          ? fmt::format("{} tensors", report.tensor_count)
+          : fmt::format("{} experts, {} trunk tensors", report.expert_count, report.tensor_count);
+  console.Note(
+      "{}: {}, {} problem{}; {} in {:.2f} s, {}\n", Printable(path), tensors, report.problem_count,
+      report.problem_count == 1 ? "" : "s", SizeText(report.checked_bytes), seconds,
+      report.has_checksums ? "every checksum compared"
+                           : "no checksums in the file: only what cannot be right is found");
 }
 
 Result<ExitCode> Verify(const Options& options, Console& console) {

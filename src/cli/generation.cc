@@ -80,13 +80,13 @@ std::string StatsText(const engine::EngineStats& before, const engine::EngineSta
   return fmt::format(
       "prompt    {} tokens computed, {} reused, first token after {:.2f} s ({:.1f} tok/s)\n"
       "answer    {} tokens in {:.2f} s ({:.2f} tok/s), ended by {}\n"
-      "experts   {:.1f} % in memory, {} read ({} bytes each token), {:.2f} s waiting for the "
+      "experts   {:.1f} % in memory, {} read ({} each token), {:.2f} s waiting for the "
       "drive, "
       "{:.2f} s computing\n",
       cost.prompt_tokens, cost.reused_tokens, answer.first_token_seconds, cost.prefill_rate,
       answer.tokens.size(), answer.decode_seconds, cost.decode_rate,
       engine::FinishReasonName(answer.reason), 100 * cost.HitShare(), SizeText(cost.read_bytes),
-      cost.read_bytes / std::max<uint64_t>(1, cost.prompt_tokens + answer.tokens.size()),
+      SizeText(cost.read_bytes / std::max<uint64_t>(1, cost.prompt_tokens + answer.tokens.size())),
       cost.wait_seconds, cost.expert_seconds);
 }
 

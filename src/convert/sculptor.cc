@@ -113,6 +113,13 @@ Status CheckOutputs(const checkpoint::Checkpoint& checkpoint, const ShatterPlan&
   return io::CheckNoInput(plan.scout_path, inputs);
 }
 
+// What a dry run would otherwise not notice: opening the output refuses the same.
+Status CheckReplaces(const std::string& out_path, bool force) {
+  std::error_code ignored;
+  if (force || !std::filesystem::exists(out_path, ignored)) return Ok();
+  return Invalid("{}: exists; --force replaces it", out_path);
+}
+
 // What the new files need beyond what an unfinished run already occupies.
 Status CheckFreeSpace(const std::string& out_path, const ShatterPlan& plan,
                       const ShatterReport& report, bool resume) {
@@ -409,7 +416,10 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
   SMOE_TRY(CheckText(checkpoint, options, &report));
   SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   SMOE_TRY(CheckFreeSpace(out_path, plan, report, options.resume));
-  if (options.dry_run) return report;
+  if (options.dry_run) {
+    SMOE_TRY(CheckReplaces(out_path, options.force));
+    return report;
+  }
   SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));
   Status converted = Convert(checkpoint, plan, options, files, progress, &report);
   if (!converted) return GiveUp(files, out_path, options, std::move(converted));

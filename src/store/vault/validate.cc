@@ -34,7 +34,9 @@ Status CheckIdentity(Bytes start, uint64_t file_bytes) {
   }
   if (AllZero(start)) {
     return Corrupt(
-        "the header is all zero: the conversion of this vault was interrupted; convert it again");
+        "the header is all zero: the conversion of this vault was interrupted; convert it again, "
+        "or "
+        "if it was whole once, rebuild the header with smoe recover");
   }
   if (start.size() < sizeof(SmoeHeader)) {
     return Corrupt("the file has {} bytes, expected at least the {} of a header: truncated?",
