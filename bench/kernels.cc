@@ -78,6 +78,7 @@ size_t MatrixBytes(WeightFormat format, uint32_t rows) {
     case WeightFormat::kBF16:
       return count * 2;
     case WeightFormat::kSmoeQ4:
+    case WeightFormat::kNvfp4:
       return count / 2;
     case WeightFormat::kSmoeQ2:
       return count / 4;

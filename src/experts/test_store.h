@@ -130,11 +130,16 @@ class TestStore final : public store::ExpertStore {
         return CeilDiv(WeightCount(matrix), 2);
       case tensor::WeightFormat::kSmoeQ2:
         return CeilDiv(WeightCount(matrix), 4);
+      case tensor::WeightFormat::kNvfp4:
+        return WeightCount(matrix) / 2;
     }
     return 0;
   }
   uint64_t ScaleBytes(size_t matrix) const {
     if (!tensor::IsQuantised(options_.format)) return 0;
+    if (options_.format == tensor::WeightFormat::kNvfp4) {
+      return WeightCount(matrix) / tensor::kNvfp4Group;
+    }
     return 2 * CeilDiv(WeightCount(matrix), options_.group_size);
   }
   uint64_t MatrixBytes(size_t matrix) const { return DataBytes(matrix) + ScaleBytes(matrix); }
@@ -171,6 +176,10 @@ class TestStore final : public store::ExpertStore {
       }
     }
     for (uint64_t i = view.data.size(); i + 2 <= into.size(); i += 2) {
+      if (view.format == tensor::WeightFormat::kNvfp4) {
+        StoreStruct(into, i, static_cast<uint16_t>(0x1820 + random() % 16));  // 2^-4 and about 2^-3
+        continue;
+      }
       StoreStruct(into, i, tensor::F16FromF32(0.2f + 0.1f * value()));
     }
   }

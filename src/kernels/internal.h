@@ -39,18 +39,28 @@ constexpr float kQ4Levels[16] = {-7.5f / 7.5f, -6.5f / 7.5f, -5.5f / 7.5f, -4.5f
                                  4.5f / 7.5f,  5.5f / 7.5f,  6.5f / 7.5f,  7.5f / 7.5f};
 constexpr float kQ2Levels[4] = {-1.5f / 1.5f, -0.5f / 1.5f, 0.5f / 1.5f, 1.5f / 1.5f};
 
+// Twice the value of each E2M1 code.
+constexpr int8_t kE2M1Twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Factors of the integer kernels for NVFP4: groups add up with 1 / 2^8 of their
+// scale and twice their codes; the last product of a row makes both good.
+constexpr float kNvfp4ScaleUnit = 0x1p-8f;
+constexpr float kNvfp4SumUnit = 0x1p+7f;
+
 // WeightView without member functions to call.
 struct PlainWeights {
   const uint8_t* data;
   const uint8_t* scales;
+  uint64_t rows;
   uint64_t cols;
   uint64_t group_size;
+  float scale2;
   tensor::WeightFormat format;
 };
 PlainWeights Plain(const tensor::WeightView& weights);
 
 // The weights of flat elements [first, first + count), as tensor::WeightAt gives them; for the
-// cases that a fast path leaves out.
+// cases that a fast path leaves out. NVFP4: flat = row * cols + col, and all in one row.
 void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t count, float* out);
 
 bool CpuRunsAvx2();  // AVX2, FMA and F16C, and the system saves their registers

@@ -11,6 +11,11 @@
 //                dot = sum of (2 w_code - 2 Z) * x_code is an exact integer; pieces are added in
 //                order: sum = fma(float(dot), w_scale * x_scale, sum) with
 //                w_scale = f32(f16 scale) * (1 / 15) or * (1 / 3), each product rounded once.
+//     of NVFP4   pieces are the groups of 16 columns; dot = sum of (2 E2M1) * x_code is an exact
+//                integer of at most 12 * 127 * 16. sum = fma(float(dot), w_scale * x_scale, sum)
+//                with w_scale = E4M3 * 2^-8, exact; at the end of the row
+//                y = sum * (scale2 * 2^7), each product rounded once. A scale that is NaN makes
+//                its rows NaN, in both arithmetics.
 //
 // No library math function and no -ffast-math: exp is our own polynomial with fused multiply-add,
 // within 1 ulp, 0 and infinity where f32 ends. Where a NaN comes out, its payload is not defined.
@@ -78,7 +83,7 @@ struct KernelTable {
   // Requires rows.stride >= weights.cols.
   void (*matmul_f32)(const tensor::WeightView& weights, const FloatRows& x, const MatMulRange& y);
 
-  // y = W x in integers; SMOE formats only. Requires x.cols == weights.cols.
+  // y = W x in integers; quantised formats only. Requires x.cols == weights.cols.
   void (*matmul_int8)(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);
 

@@ -177,6 +177,9 @@ void DecodeWeights(const PlainWeights& weights, uint64_t first, size_t count, fl
       if (weights.format == WeightFormat::kSmoeQ4) DecodeQ4(weights, first, fast, out);
       if (weights.format == WeightFormat::kSmoeQ2) DecodeQ2(weights, first, fast, out);
       break;
+    case WeightFormat::kNvfp4:
+      fast = 0;
+      break;
   }
   if (fast < count) DecodeWeightsScalar(weights, first + fast, count - fast, out + fast);
 }

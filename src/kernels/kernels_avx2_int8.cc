@@ -366,6 +366,7 @@ void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, cons
   const PlainWeights weights = Plain(view);
   const uint64_t group = weights.group_size;
   const bool is_wide = group % kActivationBlock == 0;
+  if (weights.format == WeightFormat::kNvfp4) return MatMulInt8Scalar(view, x, y);
   const bool is_regular = is_wide || group == 32 || group == 16 || group == 8;
   if (weights.cols == 0 || weights.cols % kActivationBlock != 0 || !is_regular) {
     return MatMulInt8Scalar(view, x, y);

@@ -107,6 +107,35 @@ float ScaleAt(const PlainWeights& weights, uint64_t group) {
   return tensor::F32FromF16(Load16(weights.scales + group * 2));
 }
 
+// Columns [col, col + count) of one row of NVFP4.
+void DecodeNvfp4(const PlainWeights& weights, uint64_t row, uint64_t col, size_t count,
+                 float* out) {
+  for (size_t i = 0; i < count; ++i, ++col) {
+    const uint64_t group = col / tensor::kNvfp4Group;
+    const uint32_t byte = weights.data[col / 2 * weights.rows + row];
+    const float value = tensor::F32FromE2M1((byte >> (col % 2 * 4)) & 15u);
+    const float scale = tensor::F32FromF8E4M3(weights.scales[group * weights.rows + row]);
+    out[i] = value * scale * weights.scale2;
+  }
+}
+
+// sum over one row of NVFP4, a piece for each group: blocks of activations hold whole groups.
+float RowDotNvfp4(const PlainWeights& weights, uint64_t row, const int8_t* codes,
+                  const float* x_scales) {
+  float sum = 0;
+  for (uint64_t col = 0; col < weights.cols; col += tensor::kNvfp4Group) {
+    int dot = 0;
+    for (uint64_t i = col; i < col + tensor::kNvfp4Group; i += 2) {
+      const uint8_t byte = weights.data[i / 2 * weights.rows + row];
+      dot += kE2M1Twice[byte & 15] * codes[i] + kE2M1Twice[byte >> 4] * codes[i + 1];
+    }
+    const uint8_t scale = weights.scales[col / tensor::kNvfp4Group * weights.rows + row];
+    const float w_scale = tensor::F32FromF8E4M3(scale) * kNvfp4ScaleUnit;
+    sum = Fma(static_cast<float>(dot), w_scale * x_scales[col / kActivationBlock], sum);
+  }
+  return sum * (weights.scale2 * kNvfp4SumUnit);
+}
+
 bool RunsHere() { return true; }
 
 void MatMulF32(const tensor::WeightView& weights, const FloatRows& x, const MatMulRange& y) {
@@ -253,8 +282,10 @@ void Attend(const AttentionJob& job) {
 PlainWeights Plain(const tensor::WeightView& weights) {
   return {.data = reinterpret_cast<const uint8_t*>(weights.data.data()),
           .scales = reinterpret_cast<const uint8_t*>(weights.scales.data()),
+          .rows = weights.rows,
           .cols = weights.cols,
           .group_size = weights.group_size,
+          .scale2 = weights.scale2,
           .format = weights.format};
 }
 
@@ -273,6 +304,8 @@ void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t cou
         out[i] = tensor::F32FromBF16(Load16(weights.data + (first + i) * 2));
       }
       return;
+    case WeightFormat::kNvfp4:
+      return DecodeNvfp4(weights, first / weights.cols, first % weights.cols, count, out);
     case WeightFormat::kSmoeQ4:
     case WeightFormat::kSmoeQ2:
       break;
@@ -290,10 +323,11 @@ void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y) {
   const PlainWeights plain = Plain(weights);
   const size_t blocks = x.col_stride / kActivationBlock;
+  const auto row_dot = plain.format == WeightFormat::kNvfp4 ? RowDotNvfp4 : RowDotInt8;
   for (uint32_t row = y.row_begin; row < y.row_end; ++row) {
     for (size_t token = 0; token < x.token_count; ++token) {
       y.out[token * y.out_stride + row] =
-          RowDotInt8(plain, row, x.codes + token * x.col_stride, x.scales + token * blocks);
+          row_dot(plain, row, x.codes + token * x.col_stride, x.scales + token * blocks);
     }
   }
 }

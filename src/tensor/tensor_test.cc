@@ -95,12 +95,36 @@ TEST(WeightAt, TakesGroupsOverTheFlatIndex) {
   EXPECT_EQ(WeightAt(view, 1, 2), 2.0f);
 }
 
+// 2 rows, 32 columns, transposed. Row 1 has code 0x7 (6) in column 0, 0xb (-1.5) in column 1 and
+// 0x1 (0.5) in column 31; its scales are 0x01 (the least subnormal, 2^-9) and 0x7e (448).
+TEST(WeightAt, DecodesNvfp4Transposed) {
+  std::array<uint8_t, 32> codes = {};
+  codes[1] = 0xb7;
+  codes[15 * 2 + 1] = 0x10;
+  codes[15 * 2] = 0xf0;
+  const std::array<uint8_t, 4> scales = {0x38, 0x01, 0xb8, 0x7e};  // row 0: 1 and -1
+  const WeightView view = {.format = WeightFormat::kNvfp4,
+                           .rows = 2,
+                           .cols = 32,
+                           .data = AsBytes(std::span<const uint8_t>(codes)),
+                           .scales = AsBytes(std::span<const uint8_t>(scales)),
+                           .group_size = kNvfp4Group,
+                           .scale2 = 3};
+  EXPECT_EQ(WeightAt(view, 1, 0), 6 * 0x1p-9f * 3);
+  EXPECT_EQ(WeightAt(view, 1, 1), -1.5f * 0x1p-9f * 3);
+  EXPECT_EQ(WeightAt(view, 1, 2), 0.0f);
+  EXPECT_EQ(WeightAt(view, 1, 31), 0.5f * 448 * 3);
+  EXPECT_EQ(WeightAt(view, 0, 31), 6.0f * 3);
+  EXPECT_EQ(WeightAt(view, 0, 0), 0.0f);
+}
+
 TEST(WeightFormat, HasANameForEach) {
   EXPECT_STREQ(WeightFormatName(WeightFormat::kF32), "f32");
   EXPECT_STREQ(WeightFormatName(WeightFormat::kF16), "f16");
   EXPECT_STREQ(WeightFormatName(WeightFormat::kBF16), "bf16");
   EXPECT_STREQ(WeightFormatName(WeightFormat::kSmoeQ4), "q4");
   EXPECT_STREQ(WeightFormatName(WeightFormat::kSmoeQ2), "q2");
+  EXPECT_STREQ(WeightFormatName(WeightFormat::kNvfp4), "nvfp4");
 }
 
 }  // namespace

@@ -5,6 +5,16 @@
 
 namespace smoe::tensor {
 
+namespace {
+
+float Nvfp4WeightAt(const WeightView& weights, uint64_t row, uint64_t col) {
+  const uint32_t byte = LoadStruct<uint8_t>(weights.data, col / 2 * weights.rows + row);
+  const uint8_t scale = LoadStruct<uint8_t>(weights.scales, col / kNvfp4Group * weights.rows + row);
+  return F32FromE2M1((byte >> (col % 2 * 4)) & 15u) * F32FromF8E4M3(scale) * weights.scale2;
+}
+
+}  // namespace
+
 const char* WeightFormatName(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
@@ -17,8 +27,16 @@ const char* WeightFormatName(WeightFormat format) {
       return "q4";
     case WeightFormat::kSmoeQ2:
       return "q2";
+    case WeightFormat::kNvfp4:
+      return "nvfp4";
   }
   return "unknown";
+}
+
+float F32FromE2M1(uint32_t code) {
+  constexpr float kMagnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  SMOE_CHECK(code < 16);
+  return code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
 }
 
 float WeightAt(const WeightView& weights, uint32_t row, uint32_t col) {
@@ -31,6 +49,8 @@ float WeightAt(const WeightView& weights, uint32_t row, uint32_t col) {
       return F32FromF16(LoadStruct<uint16_t>(weights.data, flat * 2));
     case WeightFormat::kBF16:
       return F32FromBF16(LoadStruct<uint16_t>(weights.data, flat * 2));
+    case WeightFormat::kNvfp4:
+      return Nvfp4WeightAt(weights, row, col);
     case WeightFormat::kSmoeQ4:
     case WeightFormat::kSmoeQ2:
       break;

@@ -1,6 +1,7 @@
 // tensor/weights.h: a weight matrix in any of the formats we compute with, as a view.
 //
-// W is [rows][cols] row-major: y[row] = sum over col of W[row][col] * x[col].
+// y[row] = sum over col of W[row][col] * x[col]: rows are outputs, cols are inputs. W is row-major,
+// [rows][cols], except in NVFP4, which is kept as its records hold it: transposed.
 // A matrix is always read in place, from a cache slot or from the trunk, and may be unaligned.
 #pragma once
 
@@ -10,11 +11,13 @@
 
 namespace smoe::tensor {
 
-enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kSmoeQ4, kSmoeQ2 };
+enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kSmoeQ4, kSmoeQ2, kNvfp4 };
 
 // Z of SMOE-Q2 and SMOE-Q4 in halves: weight = (2 code - kZ2) / kZ2 * scale.
 inline constexpr int kSmoeQ2Zero2 = 3;
 inline constexpr int kSmoeQ4Zero2 = 15;
+
+inline constexpr uint32_t kNvfp4Group = 16;  // columns of one row that share an NVFP4 scale
 
 struct WeightView {
   WeightFormat format = WeightFormat::kF32;
@@ -22,19 +25,28 @@ struct WeightView {
   uint32_t cols = 0;
   // Dense formats: elements. SMOE formats: codes, low bits first, over the FLAT index
   // row * cols + col; rows need not start at a byte or a group when cols is odd or no multiple of
-  // the group.
+  // the group. NVFP4: E2M1 codes [cols / 2][rows]; the byte at (col / 2) * rows + row holds an even
+  // column of that row in its low nibble and the next column in its high one.
   Bytes data;
-  // SMOE formats only: one f16 per group of group_size flat elements, ceil(rows * cols / group).
+  // SMOE formats: one f16 per group of group_size flat elements, ceil(rows * cols / group).
+  // NVFP4: one E4M3 byte per row and kNvfp4Group columns, [cols / kNvfp4Group][rows].
   Bytes scales;
-  uint32_t group_size = 0;
+  uint32_t group_size = 0;  // NVFP4: kNvfp4Group, and cols is a multiple of it
+  float scale2 = 1;         // NVFP4 only: the global scale of the matrix
 };
 
 inline bool IsQuantised(WeightFormat format) {
-  return format == WeightFormat::kSmoeQ4 || format == WeightFormat::kSmoeQ2;
+  return format == WeightFormat::kSmoeQ4 || format == WeightFormat::kSmoeQ2 ||
+         format == WeightFormat::kNvfp4;
 }
-const char* WeightFormatName(WeightFormat format);  // "f32", "bf16", "q4", ...
+const char* WeightFormatName(WeightFormat format);  // "f32", "bf16", "q4", "nvfp4", ...
 
-// The weight in f32, exactly as the format defines it: (code - Z) / Z * scale for SMOE formats.
+// The value of an E2M1 code, 0..15: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same with a minus.
+// Source: OCP Microscaling Formats (MX) Specification 1.0, section 5.3.3.
+float F32FromE2M1(uint32_t code);
+
+// The weight in f32, exactly as the format defines it: (code - Z) / Z * scale for SMOE formats,
+// (E2M1(code) * E4M3(scale)) * scale2 for NVFP4.
 // A definition for tests and error measurement, not a fast path. Requires row, col inside.
 float WeightAt(const WeightView& weights, uint32_t row, uint32_t col);
 
