@@ -1,4 +1,4 @@
-// kernels/avx2.h: what the three files of the AVX2 table call in each other. Declarations only, for
+// kernels/avx2.h: what the files of the AVX2 table call in each other. Declarations only, for
 // the reason that internal.h gives.
 #pragma once
 
@@ -30,5 +30,12 @@ void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, cons
 constexpr size_t kBatchTokens = 16;
 constexpr size_t kBatchTokensMin = 3;
 void MatMulInt8BatchAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+
+// NVFP4. Requires at least so many rows of W, whatever the range, and cols a multiple of
+// kNvfp4Group.
+constexpr size_t kNvfp4IntRowsMin = 32;
+constexpr size_t kNvfp4FloatRowsMin = 8;
+void MatMulInt8Nvfp4Avx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+void MatMulF32Nvfp4Avx2(const PlainWeights& weights, const FloatRows& x, const MatMulRange& y);
 
 }  // namespace smoe::kernels

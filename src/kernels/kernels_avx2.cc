@@ -178,7 +178,7 @@ void DecodeWeights(const PlainWeights& weights, uint64_t first, size_t count, fl
       if (weights.format == WeightFormat::kSmoeQ2) DecodeQ2(weights, first, fast, out);
       break;
     case WeightFormat::kNvfp4:
-      fast = 0;
+      fast = 0;  // only matrices of very few rows get here
       break;
   }
   if (fast < count) DecodeWeightsScalar(weights, first + fast, count - fast, out + fast);
@@ -210,6 +210,9 @@ void AddBatch(const float* const* rows, const FloatRows& x, size_t token, size_t
 void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
   constexpr size_t kStretch = 512;  // weights decoded at once: 8 KiB for four rows
   const PlainWeights weights = Plain(view);
+  if (weights.format == WeightFormat::kNvfp4 && weights.rows >= kNvfp4FloatRowsMin) {
+    return MatMulF32Nvfp4Avx2(weights, x, y);
+  }
   float decoded[kTileRows][kStretch];
   const float* const rows[kTileRows] = {decoded[0], decoded[1], decoded[2], decoded[3]};
   float lanes[kTokenBatch][kLanes];

@@ -364,9 +364,12 @@ void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t p
 // to the scalar code.
 void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y) {
   const PlainWeights weights = Plain(view);
+  if (weights.format == WeightFormat::kNvfp4) {
+    if (weights.rows < kNvfp4IntRowsMin) return MatMulInt8Scalar(view, x, y);
+    return MatMulInt8Nvfp4Avx2(weights, x, y);
+  }
   const uint64_t group = weights.group_size;
   const bool is_wide = group % kActivationBlock == 0;
-  if (weights.format == WeightFormat::kNvfp4) return MatMulInt8Scalar(view, x, y);
   const bool is_regular = is_wide || group == 32 || group == 16 || group == 8;
   if (weights.cols == 0 || weights.cols % kActivationBlock != 0 || !is_regular) {
     return MatMulInt8Scalar(view, x, y);
