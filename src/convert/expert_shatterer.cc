@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "tensor/finite.h"
-
 namespace smoe::convert {
 namespace {
 
@@ -71,32 +69,39 @@ Status ExpertShatterer::RunContiguous(const MatrixSlice& slice, MutableBytes pac
 
 Status ExpertShatterer::Quantise(std::span<float> weights, const MatrixSlice& slice,
                                  const Target& target, Proj proj, ExpertDone* done) {
-  if (!tensor::AllFinite(weights)) {
-    for (uint64_t i = 0; i < weights.size(); ++i) {
-      if (std::isfinite(weights[i])) continue;
-      if (!rules_.allow_non_finite) {
-        return Corrupt(
-            "tensor {}: element {} is {}, want a finite number (--allow-non-finite makes it 0)",
-            slice.tensor_name, ElementIndex(slice, target.first + i), weights[i]);
-      }
-      weights[i] = 0;
-      ++done->non_finite_count;
-    }
-  }
-  const Status status = tensor::QuantiseSmoe(weights, rules_.bits, rules_.group_size,
-                                             rules_.quantiser, target.packed, target.scales);
-  if (!status) {
-    for (uint64_t i = 0; i < weights.size(); ++i) {
-      if (std::fabs(weights[i]) <= kScaleMax) continue;
-      return Unsupported("tensor {}: element {} is {}, the largest scale of the format is {}",
-                         slice.tensor_name, ElementIndex(slice, target.first + i), weights[i],
-                         kScaleMax);
-    }
-    return tl::unexpected<Error>(status.error());
+  const auto quantise = [&] {
+    return tensor::QuantiseSmoe(weights, rules_.bits, rules_.group_size, rules_.quantiser,
+                                target.packed, target.scales);
+  };
+  if (!quantise()) {
+    // The quantiser has looked at every weight on its way: only now is it worth finding them.
+    SMOE_TRY(MendWeights(weights, slice, target.first, done));
+    SMOE_TRY(quantise());
   }
   if (rules_.measure_error) {
     done->errors[static_cast<size_t>(proj)].Add(tensor::MeasureError(
         weights, target.packed, target.scales, rules_.bits, rules_.group_size));
+  }
+  return Ok();
+}
+
+Status ExpertShatterer::MendWeights(std::span<float> weights, const MatrixSlice& slice,
+                                    uint64_t first, ExpertDone* done) const {
+  for (uint64_t i = 0; i < weights.size(); ++i) {
+    const float weight = weights[i];
+    if (std::fabs(weight) <= kScaleMax) continue;
+    const uint64_t element = ElementIndex(slice, first + i);
+    if (std::isfinite(weight)) {
+      return Unsupported("tensor {}: element {} is {}, the largest scale of the format is {}",
+                         slice.tensor_name, element, weight, kScaleMax);
+    }
+    if (!rules_.allow_non_finite) {
+      return Corrupt(
+          "tensor {}: element {} is {}, want a finite number (--allow-non-finite makes it 0)",
+          slice.tensor_name, element, weight);
+    }
+    weights[i] = 0;
+    ++done->non_finite_count;
   }
   return Ok();
 }

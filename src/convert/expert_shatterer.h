@@ -45,6 +45,9 @@ class ExpertShatterer {
                        MutableBytes scales, checkpoint::Proj proj, ExpertDone* done);
   Status Quantise(std::span<float> weights, const checkpoint::MatrixSlice& slice,
                   const Target& target, checkpoint::Proj proj, ExpertDone* done);
+  // Makes NaN and infinity 0, if that is allowed, and names what cannot be mended.
+  Status MendWeights(std::span<float> weights, const checkpoint::MatrixSlice& slice, uint64_t first,
+                     ExpertDone* done) const;
 
   const checkpoint::Checkpoint& checkpoint_;
   std::span<const store::vault::TensorPlace, store::vault::kTensorsPerExpert> tensors_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -56,10 +57,11 @@ Tables MakeTables() {
         static_cast<int16_t>(std::lround(1.5 * 2048 / static_cast<double>(ratio)));
   }
   for (int i = 0; i < kSearchCount; ++i) {
-    const double ratio = static_cast<double>(kSearchFirst) +
-                         i * static_cast<double>(kSearchFinal - kSearchFirst) / (kSearchCount - 1);
+    const double half_step = (kSearchFinal - kSearchFirst) / (kSearchCoarseCount - 1) / 2;
+    const double ratio = kSearchFirst + (i - 1) * half_step;
     tables.search.multiplier[i] = static_cast<int16_t>(std::lround(7.5 * 2048 / ratio));
     tables.search.ratio_squared[i] = static_cast<float>(ratio * ratio);
+    if (i % 2 == 1) tables.search.coarse_squared[i / 2] = tables.search.ratio_squared[i];
   }
   for (size_t c = 0; c < tables.levels_q2.size(); ++c) {
     tables.levels_q2[c] = (static_cast<float>(c) - 1.5F) / 1.5F;
@@ -141,7 +143,23 @@ class Contest {
   Codes codes_{};
 };
 
-uint16_t ClampedF16(float scale) { return F16FromF32(std::min(scale, kF16Max)); }
+// A scale as it is stored, and as readers see it.
+struct StoredScale {
+  uint16_t bits;
+  float value;
+};
+
+// Rounds half to even. Here twice per group, so without a call for the normal numbers of f16.
+StoredScale Stored(float scale) {
+  const uint32_t bits = std::bit_cast<uint32_t>(std::min(scale, kF16Max));
+  constexpr uint32_t kExponentShift = (127 - 15) << 10;
+  if (scale < 0x1p-14F) {
+    const uint16_t half = F16FromF32(scale);
+    return {half, F32FromF16(half)};
+  }
+  const uint32_t rounded = (bits + 0xFFFU + (bits >> 13 & 1U)) >> 13;
+  return {static_cast<uint16_t>(rounded - kExponentShift), std::bit_cast<float>(rounded << 13)};
+}
 
 // Scales where f16 is coarse: every one that could win. At most 80 of them.
 uint16_t TinyGroup(const QuantiseKernels& kernels, const Group& group, const CodeKind& kind,
@@ -162,29 +180,27 @@ uint16_t MseGroup(const QuantiseKernels& kernels, const Group& group, const Code
                   Codes& codes) {
   if (group.largest < kTinyLargest) return TinyGroup(kernels, group, kind, codes);
   const float original = ReferenceScale(kernels, group, kind);
-  const uint16_t plain = F16FromF32(original);  // the original's scale, with codes chosen again
+  const StoredScale plain = Stored(original);  // the original's scale, with codes chosen again
   const float fitted = kind.bits == 4 ? kernels.search_q4(group.weights, group.count, group.largest,
                                                           TheTables().search)
                                       : kernels.fit(group.weights, group.count, kind, original);
-  const uint16_t scale = ClampedF16(fitted);
-  const float plain_error =
-      kernels.nearest_error(group.weights, group.count, kind, F32FromF16(plain));
-  const float error =
-      kernels.nearest(group.weights, group.count, kind, F32FromF16(scale), codes.data());
+  const StoredScale scale = Stored(fitted);
+  const float plain_error = kernels.nearest_error(group.weights, group.count, kind, plain.value);
+  const float error = kernels.nearest(group.weights, group.count, kind, scale.value, codes.data());
   const float largest_squared = group.largest * group.largest;
   const bool is_clear =
       plain_error > kClearError * static_cast<float>(group.count) * largest_squared;
-  if (is_clear && error < plain_error * kClearGain) return scale;
+  if (is_clear && error < plain_error * kClearGain) return scale.bits;
   // Too close for float sums to tell, or the original's scale is better. Ties go to its result.
   Codes nearest = codes;
-  kernels.nearest(group.weights, group.count, kind, F32FromF16(plain), nearest.data());
+  kernels.nearest(group.weights, group.count, kind, plain.value, nearest.data());
   const uint16_t reference = ReferenceCodes(kernels, group, kind, original, codes);
   const bool same_codes = std::equal(codes.begin(), codes.begin() + group.count, nearest.begin());
   if (is_clear && same_codes) return reference;
   Contest contest(group, kind);
   contest.Enter(codes, reference);
-  contest.EnterNearest(plain);
-  contest.EnterNearest(scale);
+  contest.EnterNearest(plain.bits);
+  contest.EnterNearest(scale.bits);
   return contest.Win(codes);
 }
 

@@ -5,8 +5,9 @@
 // difference. Source: docs/formats/vault.md, "Quantisation".
 //
 // The mse quantiser's search, per group:
-//   Q4  16 scales from 0.80 to 1.05 of the largest weight are compared by squared error (in 16-bit
-//       integers); the best one's codes give a least-squares scale, which is rounded to f16.
+//   Q4  eight scales from 0.83 to 1.03 of the largest weight, then the two half a step beside the
+//       best of them, are compared by squared error (in 16-bit integers); the best one's codes give
+//       a least-squares scale, which is rounded to f16.
 //   Q2  the original's 64 scales; the best one's codes give a least-squares scale.
 //   The codes are the nearest ones under the f16 scale that is stored. If that result is not
 //   clearly better than the original's scale with codes chosen again, both and the original's own
@@ -56,9 +57,9 @@ struct QuantisationError {
 };
 
 // Quantises `weights` into `packed` (PackedBytes) and `scales` (ScaleBytes).
-// Requires finite weights, and exact output sizes.
-// Errors: kUnsupported if a group's scale does not fit f16 (largest weight above 65504), naming the
-//         index and the value.
+// Requires exact output sizes.
+// Errors: kUnsupported if a group's scale does not fit f16 (a weight above 65504, infinite or NaN),
+//         naming the index and the value.
 // Cost: no allocation. Threads: any.
 Status QuantiseSmoe(std::span<const float> weights, SmoeBits bits, uint32_t group_size,
                     Quantiser quantiser, MutableBytes packed, MutableBytes scales);

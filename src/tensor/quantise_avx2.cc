@@ -21,13 +21,16 @@ float AddLanes(__m256 lanes) {
 
 float Largest(const float* weights, uint32_t count) {
   const __m256 sign = _mm256_set1_ps(-0.0F);
-  __m256 largest = _mm256_setzero_ps();
+  __m256i largest = _mm256_setzero_si256();
   for (uint32_t i = 0; i < count; i += 8) {
-    largest = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(weights + i)), largest);
+    const __m256 magnitude = _mm256_andnot_ps(sign, _mm256_loadu_ps(weights + i));
+    largest = _mm256_max_epu32(largest, _mm256_castps_si256(magnitude));
   }
-  __m128 half = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
-  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  __m128i half =
+      _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4E));
+  half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xB1));
+  return _mm_cvtss_f32(_mm_castsi128_ps(half));
 }
 
 __m256 ReferenceCode(__m256 weight, __m256 scale, __m256 zero, __m256 code_max) {
@@ -193,19 +196,27 @@ int32_t AddIntegers(__m256i lanes) {
 
 template <uint32_t kVectors>
 int BestRatio(const __m256i* integers, const SearchTable& table) {
-  alignas(32) float errors[kSearchCount];
-  for (int first = 0; first < kSearchCount; first += 8) {
-    __m256i sums[8];
+  __m256i sums[kSearchCoarseCount];
 #pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) {
-      sums[r] = SearchError<kVectors>(integers, table.multiplier[first + r]);
-    }
-    _mm256_store_ps(errors + first, _mm256_mul_ps(_mm256_cvtepi32_ps(AddIntegers8(sums)),
-                                                  _mm256_loadu_ps(table.ratio_squared + first)));
+  for (int i = 0; i < kSearchCoarseCount; ++i) {
+    sums[i] = SearchError<kVectors>(integers, table.multiplier[2 * i + 1]);
   }
-  int best = 0;
-  for (int r = 1; r < kSearchCount; ++r) {
-    if (errors[r] < errors[best]) best = r;
+  const __m256 errors =
+      _mm256_mul_ps(_mm256_cvtepi32_ps(AddIntegers8(sums)), _mm256_loadu_ps(table.coarse_squared));
+  __m256 least = _mm256_min_ps(errors, _mm256_permute2f128_ps(errors, errors, 1));
+  least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0x4E));
+  least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0xB1));
+  const int equal = _mm256_movemask_ps(_mm256_cmp_ps(errors, least, _CMP_EQ_OQ));
+  const int middle = 2 * __builtin_ctz(static_cast<uint32_t>(equal)) + 1;
+  float best_error = _mm256_cvtss_f32(least);
+  int best = middle;
+  for (int ratio = middle - 1; ratio <= middle + 1; ratio += 2) {
+    const __m256i sum = SearchError<kVectors>(integers, table.multiplier[ratio]);
+    const float error = static_cast<float>(AddIntegers(sum)) * table.ratio_squared[ratio];
+    if (error < best_error) {
+      best_error = error;
+      best = ratio;
+    }
   }
   return best;
 }
@@ -261,24 +272,34 @@ float Fit(const float* weights, uint32_t count, const CodeKind& kind, float scal
   return AddLanes(products) / AddLanes(squares) * kind.zero;
 }
 
-__m256 SquaredDistance(__m256 weight, __m256 level, __m256 inverse, __m256 scales) {
-  const __m256 distance =
-      _mm256_sub_ps(weight, _mm256_mul_ps(_mm256_mul_ps(level, inverse), scales));
+__m256 SquaredDistance(__m256 weight, __m256 level, __m256 step) {
+  const __m256 distance = _mm256_sub_ps(weight, _mm256_mul_ps(level, step));
   return _mm256_mul_ps(distance, distance);
+}
+
+// Sixteen codes, as floats, to bytes.
+void StoreCodes16(__m256 first, __m256 second, uint8_t* out) {
+  const __m256i mixed = _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second));
+  const __m256i words = _mm256_permute4x64_epi64(mixed, 0xD8);
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  __builtin_memcpy(out, &bytes, sizeof(bytes));
 }
 
 float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
               uint8_t* codes) {
   const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
   const __m256 zero = _mm256_set1_ps(kind.zero);
-  const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
-  const __m256 scales = _mm256_set1_ps(scale);
+  const __m256 step = _mm256_set1_ps(kind.zero_inverse * scale);
   __m256 lanes = _mm256_setzero_ps();
-  for (uint32_t i = 0; i < count; i += 8) {
-    const __m256 weight = _mm256_loadu_ps(weights + i);
-    const __m256 level = NearestLevel(weight, to_steps, zero);
-    lanes = _mm256_add_ps(lanes, SquaredDistance(weight, level, inverse, scales));
-    StoreCodes(_mm256_add_ps(level, zero), codes + i);
+  for (uint32_t i = 0; i < count; i += 16) {
+    const __m256 first = _mm256_loadu_ps(weights + i);
+    const __m256 second = _mm256_loadu_ps(weights + i + 8);
+    const __m256 first_level = NearestLevel(first, to_steps, zero);
+    const __m256 second_level = NearestLevel(second, to_steps, zero);
+    lanes = _mm256_add_ps(lanes, SquaredDistance(first, first_level, step));
+    lanes = _mm256_add_ps(lanes, SquaredDistance(second, second_level, step));
+    StoreCodes16(_mm256_add_ps(first_level, zero), _mm256_add_ps(second_level, zero), codes + i);
   }
   return AddLanes(lanes);
 }
@@ -286,13 +307,12 @@ float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float 
 float NearestError(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
   const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
   const __m256 zero = _mm256_set1_ps(kind.zero);
-  const __m256 inverse = _mm256_set1_ps(kind.zero_inverse);
-  const __m256 scales = _mm256_set1_ps(scale);
+  const __m256 step = _mm256_set1_ps(kind.zero_inverse * scale);
   __m256 lanes = _mm256_setzero_ps();
   for (uint32_t i = 0; i < count; i += 8) {
     const __m256 weight = _mm256_loadu_ps(weights + i);
-    lanes = _mm256_add_ps(
-        lanes, SquaredDistance(weight, NearestLevel(weight, to_steps, zero), inverse, scales));
+    lanes =
+        _mm256_add_ps(lanes, SquaredDistance(weight, NearestLevel(weight, to_steps, zero), step));
   }
   return AddLanes(lanes);
 }

@@ -20,13 +20,17 @@ struct CodeKind {
   float code_max;      // 3 or 15
 };
 
-// The scales that the Q4 search looks at, as shares of the group's largest weight.
-constexpr int kSearchCount = 16;
-constexpr float kSearchFirst = 0.80F;
-constexpr float kSearchFinal = 1.05F;
+// The scales that the Q4 search looks at, as shares of the group's largest weight: eight from
+// kSearchFirst to kSearchFinal, then the two half a step beside the best of them. Entry 2 i + 1 is
+// the i-th of the eight; even entries lie between.
+constexpr int kSearchCoarseCount = 8;
+constexpr int kSearchCount = 2 * kSearchCoarseCount + 1;
+constexpr double kSearchFirst = 0.83;
+constexpr double kSearchFinal = 1.03;
 struct SearchTable {
   int16_t multiplier[kSearchCount];  // round(7.5 x 2^11 / ratio)
   float ratio_squared[kSearchCount];
+  float coarse_squared[kSearchCoarseCount];  // the odd entries again
 };
 
 // The original's candidates: numpy.linspace(0.1, 1.0, 64), rounded to f32.
@@ -42,6 +46,7 @@ struct QuantiseKernels {
   const char* name;         // as in SMOE_ISA
   uint32_t count_multiple;  // groups must be a multiple of this long, 1: any length
 
+  // The largest magnitude; infinity or NaN if any weight is not finite.
   float (*largest)(const float* weights, uint32_t count);
 
   // The original's search: the ratio with the least squared error, first of equals wins. Returns

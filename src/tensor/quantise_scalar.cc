@@ -1,5 +1,6 @@
 // The definition of the quantiser's loops. Kept in step with quantise_avx2.cc by quantise_test.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -18,9 +19,12 @@ float AddLanes(const float* l) {
 }
 
 float Largest(const float* weights, uint32_t count) {
-  float largest = 0;
-  for (uint32_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(weights[i]));
-  return largest;
+  // As integers, where NaN and infinity are above every number.
+  uint32_t largest = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(weights[i]) & 0x7FFFFFFFU);
+  }
+  return std::bit_cast<float>(largest);
 }
 
 float ReferenceCode(float weight, const CodeKind& kind, float scale) {
@@ -63,27 +67,39 @@ int MultiplyHigh(int a, int b) { return ((a * b >> 14) + 1) >> 1; }
 // The step a scaled magnitude falls into, 0..7: the level is step + 0.5.
 int StepOf(int scaled) { return std::min(scaled, 8 * kStep - 1) >> kStepBits; }
 
+float SearchError(const int16_t* integers, uint32_t count, const SearchTable& table, int ratio) {
+  int32_t sum = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const int scaled = MultiplyHigh(integers[i], table.multiplier[ratio]);
+    const int distance = scaled - (StepOf(scaled) * kStep + kStep / 2);
+    sum += distance * distance;
+  }
+  return static_cast<float>(sum) * table.ratio_squared[ratio];
+}
+
+int BestRatio(const int16_t* integers, uint32_t count, const SearchTable& table) {
+  float best_error = std::numeric_limits<float>::infinity();
+  int best = 1;
+  const auto look_at = [&](int ratio) {
+    const float error = SearchError(integers, count, table, ratio);
+    if (!(error < best_error)) return;
+    best_error = error;
+    best = ratio;
+  };
+  for (int i = 0; i < kSearchCoarseCount; ++i) look_at(2 * i + 1);
+  const int middle = best;
+  look_at(middle - 1);
+  look_at(middle + 1);
+  return best;
+}
+
 float SearchQ4(const float* weights, uint32_t count, float largest, const SearchTable& table) {
   int16_t integers[kCountMax];
   const float to_integer = 32767.0F / largest;
   for (uint32_t i = 0; i < count; ++i) {
     integers[i] = static_cast<int16_t>(std::fabs(std::nearbyint(weights[i] * to_integer)));
   }
-  float best_error = std::numeric_limits<float>::infinity();
-  int best = 0;
-  for (int r = 0; r < kSearchCount; ++r) {
-    int32_t sum = 0;
-    for (uint32_t i = 0; i < count; ++i) {
-      const int scaled = MultiplyHigh(integers[i], table.multiplier[r]);
-      const int distance = scaled - (StepOf(scaled) * kStep + kStep / 2);
-      sum += distance * distance;
-    }
-    const float error = static_cast<float>(sum) * table.ratio_squared[r];
-    if (error < best_error) {
-      best_error = error;
-      best = r;
-    }
-  }
+  const int best = BestRatio(integers, count, table);
   int32_t product_sum = 0;
   int32_t square_sum = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -116,10 +132,11 @@ float Fit(const float* weights, uint32_t count, const CodeKind& kind, float scal
 float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
               uint8_t* codes) {
   const float to_steps = kind.zero / scale;
+  const float step = kind.zero_inverse * scale;
   float lanes[kLanes] = {};
   for (uint32_t i = 0; i < count; ++i) {
     const float level = NearestLevel(weights[i], kind, to_steps);
-    const float distance = weights[i] - level * kind.zero_inverse * scale;
+    const float distance = weights[i] - level * step;
     lanes[i % kLanes] += distance * distance;
     if (codes != nullptr) codes[i] = static_cast<uint8_t>(level + kind.zero);
   }
