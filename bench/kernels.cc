@@ -86,6 +86,12 @@ size_t MatrixBytes(WeightFormat format, uint32_t rows) {
   return 0;
 }
 
+size_t ScaleBytes(WeightFormat format, uint32_t rows) {
+  if (!smoe::tensor::IsQuantised(format)) return 0;
+  const size_t count = size_t{rows} * kCols;
+  return format == WeightFormat::kNvfp4 ? count / smoe::tensor::kNvfp4Group : count / kGroup * 2;
+}
+
 struct Case {
   WeightFormat format;
   bool is_int8;
@@ -96,8 +102,7 @@ struct Case {
 double Measure(const smoe::kernels::KernelTable& table, const Case& what, const Memory& memory,
                const Setup& setup, uint64_t* checksum) {
   const size_t matrix_bytes = MatrixBytes(what.format, setup.rows);
-  const size_t scale_bytes =
-      smoe::tensor::IsQuantised(what.format) ? size_t{setup.rows} * kCols / kGroup * 2 : 0;
+  const size_t scale_bytes = ScaleBytes(what.format, setup.rows);
   // The scalar table is some hundred times slower: a part of the memory tells as much.
   const bool is_slow = std::string_view(table.name) == "scalar";
   const size_t bytes =
@@ -122,7 +127,7 @@ double Measure(const smoe::kernels::KernelTable& table, const Case& what, const 
         .data = smoe::AsBytes(std::span<const uint8_t>(memory.weights))
                     .subspan(matrix * matrix_bytes, matrix_bytes),
         .scales = smoe::AsBytes(std::span<const uint8_t>(memory.scales)).subspan(0, scale_bytes),
-        .group_size = kGroup};
+        .group_size = what.format == WeightFormat::kNvfp4 ? smoe::tensor::kNvfp4Group : kGroup};
     const smoe::kernels::MatMulRange range = {
         .row_begin = 0, .row_end = setup.rows, .out = out.data(), .out_stride = setup.rows};
     if (what.is_int8) {
@@ -155,7 +160,7 @@ int main(int argc, char** argv) {
   if (option == "--cached") setup = {.bytes_total = 1, .rounds = 300};
   Memory memory;
   memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup.rows)));
-  memory.scales.resize(size_t{setup.rows} * kCols / kGroup * 2);
+  memory.scales.resize(ScaleBytes(WeightFormat::kNvfp4, setup.rows));  // those of Q4 are fewer
   std::mt19937_64 rng(7);
   for (size_t i = 0; i + 8 <= memory.weights.size(); i += 8) {
     // Magnitudes near those of real weights in each of the formats: subnormals would be slow.
@@ -163,7 +168,9 @@ int main(int argc, char** argv) {
     std::memcpy(memory.weights.data() + i, &word, 8);
   }
   for (size_t i = 0; i < memory.scales.size(); i += 2) {
-    const uint16_t scale = smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97);
+    // An f16 for Q4 and Q2, two E4M3 for NVFP4: an even byte is never a NaN there.
+    const auto scale = static_cast<uint16_t>(
+        smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97) & 0xfffeu);
     std::memcpy(memory.scales.data() + i, &scale, 2);
   }
   fmt::print("matrices {}x{}, group {}, one thread, {} MiB\n", setup.rows, kCols, kGroup,
@@ -179,12 +186,13 @@ int main(int argc, char** argv) {
     for (const size_t tokens : {size_t{1}, size_t{16}}) {
       for (const Case& what :
            {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
+            Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
             Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
             Case{WeightFormat::kBF16, false, tokens}, Case{WeightFormat::kSmoeQ4, false, tokens},
             Case{WeightFormat::kSmoeQ2, false, tokens}}) {
         const double rate = Measure(*table, what, memory, setup, &checksum);
         fmt::print(
-            "  {:4} {:4} {:2} tokens {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
+            "  {:5} {:4} {:2} tokens {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
             "Gmul/s\n",
             smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", tokens,
             rate, 100 * rate / read,
