@@ -147,6 +147,7 @@ void PrintTree(const Json& value, size_t depth, Console& console) {
 Result<ExitCode> Inspect(const Options& options, Console& console) {
   Json json;
   std::error_code ignored;
+  SMOE_TRY(store::CheckModelExists(options.model.model));
   const bool is_folder = std::filesystem::is_directory(options.model.model, ignored);
   if (!is_folder) {
     SMOE_TRY_ASSIGN(const auto vault, store::vault::OpenVault(options.model.model));

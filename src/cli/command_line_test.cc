@@ -158,10 +158,10 @@ TEST(CommandLine, AClosedStreamIsNeverTakenOverByAFile) {
 }
 
 TEST(CommandLine, AMissingFileIsNamed) {
-  for (const char* command : {"inspect", "verify"}) {
+  for (const char* command : {"inspect", "verify", "chat"}) {
     const ProgramOutput output = RunForTest({command, "/no/such/model.smoe"});
-    EXPECT_NE(output.code, 0);
-    EXPECT_THAT(output.err, HasSubstr("/no/such/model.smoe"));
+    EXPECT_EQ(output.code, 2);
+    EXPECT_THAT(output.err, HasSubstr("/no/such/model.smoe: no such file or folder"));
     EXPECT_THAT(output.err, HasSubstr(std::string("smoe ") + command + ":"));
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/memory_limits.h"
 #include "checkpoint/expert_names.h"
 #include "engine/budget.h"
@@ -39,6 +40,11 @@ uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const Parts& parts)
 
 Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   const checkpoint::ModelConfig& config = parts.files.config;
+  const uint64_t positions = config.max_position_embeddings;
+  if (positions != 0 && options.context_tokens > positions) {
+    LogWarning("--context {}: the model was made for {} positions, beyond them answers degrade",
+               options.context_tokens, positions);
+  }
   BudgetDemand demand;
   demand.trunk_bytes = TrunkBytes(parts.files);
   demand.scratch_bytes = ScratchBytes(config, parts);

@@ -272,13 +272,16 @@ Result<ModelFiles> OpenFolder(const std::string& path, const ModelFilesOptions& 
 
 }  // namespace
 
+Status CheckModelExists(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) return Ok();
+  if (error) return Io("{}: {}", path, error.message());
+  return Invalid("{}: no such file or folder; MODEL is a .smoe vault or a checkpoint folder", path);
+}
+
 Result<ModelFiles> OpenModelFiles(const std::string& path, const ModelFilesOptions& options) {
-  if (IsFolder(path)) return OpenFolder(path, options);
-  if (!Exists(path)) {
-    return Invalid("{}: no such file or folder; MODEL is a .smoe vault or a checkpoint folder",
-                   path);
-  }
-  return OpenVaultFiles(path, options);
+  SMOE_TRY(CheckModelExists(path));
+  return IsFolder(path) ? OpenFolder(path, options) : OpenVaultFiles(path, options);
 }
 
 }  // namespace smoe::store

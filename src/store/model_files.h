@@ -35,6 +35,10 @@ struct ModelFiles {
   std::vector<std::string> warnings;
 };
 
+// kInvalid if there is no such MODEL, kIo if the system will not say: the one message for every
+// command that takes one.
+Status CheckModelExists(const std::string& path);
+
 // Errors: kInvalid (no such MODEL, a part is missing: which, and the option that names it),
 //         kCorrupt, kUnsupported, kIo as the parts; a partial vault is kInvalid with what is
 //         missing.

@@ -37,6 +37,7 @@ Status VerifyParts(const std::string& path, const ModelFilesOptions& options,
 Result<vault::VerifyReport> VerifyModel(const std::string& path,
                                         const VerifyModelOptions& options) {
   vault::VerifyReport report;
+  SMOE_TRY(CheckModelExists(path));
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     SMOE_TRY_ASSIGN(const checkpoint::Checkpoint folder, checkpoint::OpenCheckpoint(path));
