@@ -1,13 +1,15 @@
 // smoe inspect MODEL [--json] [--experts]
 //
 // Everything that is known about a model file without running it: for a vault its header, arch
-// block, table and annex; for either kind of MODEL the configuration that would be used, which
+// block, table and annex; for a record store its manifest, records and files; for every kind of
+// MODEL the configuration that would be used, which
 // layers are sparse, and each decision and warning on the way.
 #include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "store/records/record_folder.h"
 #include "store/vault/vault.h"
 
 namespace smoe::cli {
@@ -146,22 +148,27 @@ void PrintTree(const Json& value, size_t depth, Console& console) {
 
 Result<ExitCode> Inspect(const Options& options, Console& console) {
   Json json;
+  const std::string& model = options.model.model;
   std::error_code ignored;
-  SMOE_TRY(store::CheckModelExists(options.model.model));
-  const bool is_folder = std::filesystem::is_directory(options.model.model, ignored);
-  if (!is_folder) {
-    SMOE_TRY_ASSIGN(const auto vault, store::vault::OpenVault(options.model.model));
-    json = store::vault::Describe(vault, options.experts);
+  SMOE_TRY(store::CheckModelExists(model));
+  const bool is_store = store::records::IsRecordFolder(model);
+  const bool is_folder = !is_store && std::filesystem::is_directory(model, ignored);
+  if (is_store) {
+    SMOE_TRY_ASSIGN(const auto folder, store::records::OpenRecordFolder(model));
+    json = store::records::Describe(folder, options.experts);
+  } else if (is_folder) {
+    json.Set("folder", model);
   } else {
-    json.Set("folder", options.model.model);
+    SMOE_TRY_ASSIGN(const auto vault, store::vault::OpenVault(model));
+    json = store::vault::Describe(vault, options.experts);
   }
-  auto files = store::OpenModelFiles(options.model.model, options.model.files);
+  auto files = store::OpenModelFiles(model, options.model.files);
   if (files) {
     json.Set("model", DescribeModel(*files));
   } else if (is_folder || files.error().code() == ErrorCode::kCorrupt) {
     return Unexpected(std::move(files.error()));
   } else {
-    // A vault is worth looking at even where it cannot run: partial, or without its trunk.
+    // Experts are worth looking at even where they cannot run: partial, or without their trunk.
     json.Set("model", "cannot run: " + files.error().message());
   }
   if (options.json) {

@@ -20,12 +20,14 @@ io::ReadBackend BackendNamed(const std::string& name) {
 }  // namespace
 
 void DefineModel(Arguments& arguments, ModelOptions* options) {
-  arguments.Positional("MODEL", &options->model, "A .smoe vault or a checkpoint folder");
+  arguments.Positional("MODEL", &options->model,
+                       "A .smoe vault, a record store or a checkpoint folder");
 }
 
 void DefineOptionalModel(Arguments& arguments, ModelOptions* options) {
-  arguments.OptionalPositional("MODEL", &options->model,
-                               "A .smoe vault or a checkpoint folder (default: tiny-moe)");
+  arguments.OptionalPositional(
+      "MODEL", &options->model,
+      "A .smoe vault, a record store or a checkpoint folder (default: tiny-moe)");
 }
 
 void DefineFileOptions(Arguments& arguments, ModelOptions* options) {

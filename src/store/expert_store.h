@@ -1,6 +1,6 @@
 // store/expert_store.h: where the experts of a model lie, whatever file format holds them.
 //
-// Three implementations: a `.smoe` vault, an NVFP4 record store (later), and a Hugging Face folder
+// Three implementations: a `.smoe` vault, an NVFP4 record store, and a Hugging Face folder
 // itself. The cache asks where an expert is and how long, reads those bytes into a slot, lets the
 // store admit the slot (identity and checksum), and gets the three matrices as views into it.
 //

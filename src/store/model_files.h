@@ -1,7 +1,8 @@
 // store/model_files.h: everything a model needs, found from one MODEL argument.
 //
 // MODEL is a `.smoe` vault (with annex; or with STEM.scout.safetensors beside it; or with the parts
-// named by options), or a Hugging Face folder. Each decision that was taken, each assumption and
+// named by options), an NVFP4 record store (with the parts its manifest names; or with those named
+// by options), or a Hugging Face folder. Each decision that was taken, each assumption and
 // each contradiction is kept as a sentence, so that inspect and the log can say it.
 #pragma once
 

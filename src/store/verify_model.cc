@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "store/records/verify.h"
+
 namespace smoe::store {
 
 namespace {
@@ -32,10 +34,31 @@ Status VerifyParts(const std::string& path, const ModelFilesOptions& options,
   return Ok();
 }
 
+// A store that names no trunk is whole without one: the format has none.
+Result<vault::VerifyReport> VerifyRecordModel(const std::string& path,
+                                              const VerifyModelOptions& options) {
+  vault::VerifyReport report;
+  SMOE_TRY_ASSIGN(const records::RecordFolder folder, records::OpenRecordFolder(path));
+  Append(folder.warnings, &report.warnings);
+  SMOE_TRY(records::VerifyRecords(folder, options.blobs, &report));
+  if (options.vault_only) return report;
+  if (options.files.trunk.empty() && folder.index.FindFile(records::kPartTrunk) == nullptr) {
+    report.warnings.push_back(
+        "the store has no trunk: only its experts are checked; name one with "
+        "--trunk to check both");
+    return report;
+  }
+  ModelFilesOptions files = options.files;
+  files.direct_io = false;
+  SMOE_TRY(VerifyParts(path, files, &report));
+  return report;
+}
+
 }  // namespace
 
 Result<vault::VerifyReport> VerifyModel(const std::string& path,
                                         const VerifyModelOptions& options) {
+  if (records::IsRecordFolder(path)) return VerifyRecordModel(path, options);
   vault::VerifyReport report;
   SMOE_TRY(CheckModelExists(path));
   std::error_code ignored;

@@ -18,8 +18,9 @@ struct VerifyModelOptions {
 };
 
 // A vault: structure, every expert and annex section, then the trunk against config and header, and
-// its tensors for NaN. A checkpoint folder: structure, then every float tensor.
-// Errors: those of opening the file. Everything found later is a problem in the report.
+// its tensors for NaN. A record store: the same of its manifest, records and files; one that names
+// no trunk is checked alone, with a warning. A checkpoint folder: structure, then every float
+// tensor. Errors: those of opening the file. Everything found later is a problem in the report.
 Result<vault::VerifyReport> VerifyModel(const std::string& path, const VerifyModelOptions& options);
 
 }  // namespace smoe::store

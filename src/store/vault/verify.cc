@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <mutex>
 #include <optional>
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "store/vault/blob_check.h"
+#include "store/vault/verify_collector.h"
 #include "tensor/tensor.h"
 
 namespace smoe::store::vault {
@@ -19,41 +19,6 @@ namespace {
 
 constexpr uint64_t kSectionChunkBytes = uint64_t{8} << 20;
 constexpr uint64_t kTensorChunkElements = uint64_t{1} << 17;
-
-// What the threads share: the report, and how far they are.
-class Collector {
- public:
-  Collector(const VerifyOptions& options, uint64_t total, VerifyReport* report)
-      : options_(options), total_(total), report_(report) {}
-
-  void Problem(std::string problem) {
-    const std::lock_guard lock(mutex_);
-    report_->AddProblem(std::move(problem));
-  }
-  void OddPadding() {
-    const std::lock_guard lock(mutex_);
-    ++odd_padding_count_;
-  }
-  void Advance(uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    report_->checked_bytes += bytes;
-    // A few hundred calls, however many experts there are.
-    const uint64_t step = total_ / 256;
-    if (!options_.progress) return;
-    if (report_->checked_bytes < shown_ + step && report_->checked_bytes != total_) return;
-    shown_ = report_->checked_bytes;
-    options_.progress(shown_, total_);
-  }
-  uint64_t odd_padding_count() const { return odd_padding_count_; }
-
- private:
-  const VerifyOptions& options_;
-  const uint64_t total_;
-  VerifyReport* const report_;
-  std::mutex mutex_;
-  uint64_t shown_ = 0;
-  uint64_t odd_padding_count_ = 0;
-};
 
 // Reads a blob directly where that works, so that verifying does not push the page cache out.
 class BlobReader {
@@ -72,7 +37,7 @@ class BlobReader {
 };
 
 void VerifyRecord(const Vault& vault, const BlobReader& reader, const ExpertRecord& record,
-                  MutableBytes buffer, Collector* collector) {
+                  MutableBytes buffer, VerifyCollector* collector) {
   const MutableBytes blob = buffer.first(record.padded_size);
   if (Status status = reader.Read(record, blob); !status) {
     collector->Problem(fmt::format("layer {}, expert {}: {}", record.id.layer_index,
@@ -86,7 +51,7 @@ void VerifyRecord(const Vault& vault, const BlobReader& reader, const ExpertReco
 }
 
 void VerifySection(const Vault& vault, const AnnexSection& section, MutableBytes buffer,
-                   Collector* collector) {
+                   VerifyCollector* collector) {
   ChecksumStream checksum;
   for (uint64_t done = 0; done < section.size;) {
     const MutableBytes piece = buffer.first(std::min<uint64_t>(buffer.size(), section.size - done));
@@ -149,7 +114,7 @@ Status VerifyBlobs(const Vault& vault, const VerifyOptions& options, VerifyRepor
   report->expert_count += vault.records.size();
   report->has_checksums = vault.annex.has_value();
   const BlobReader reader(vault);
-  Collector collector(options, total, report);
+  VerifyCollector collector(options, total, report);
   SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(std::max<size_t>(options.thread_count, 1)));
   std::vector<AlignedBuffer> buffers;
   for (size_t i = 0; i < pool->thread_count(); ++i) {
