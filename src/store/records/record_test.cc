@@ -171,7 +171,7 @@ TEST(PaddingIsZero, LooksBetweenAllBuffersAndBehindThem) {
   size_t padding = 0;
   for (size_t i = kHeaderBytes; i < record.size(); ++i) {
     record[i] = std::byte{1};
-    padding += PaddingIsZero(spec, record) ? 0 : 1;
+    if (!PaddingIsZero(spec, record)) ++padding;
     record[i] = std::byte{0};
   }
   EXPECT_EQ(padding, 4096u - 256 - 864);  // all but header and payload

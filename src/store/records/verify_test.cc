@@ -86,7 +86,9 @@ TEST(VerifyRecords, GivesEveryDamagedStoreTheAnswerThatItsListAsksFor) {
                     *item.Find("expert")->AsUint(), *item.Find("layer")->AsUint());
     EXPECT_NE(text.find(record), std::string::npos) << text;
     EXPECT_EQ(answer.report.problem_count, name == "record_swapped" ? 2u : 1u) << text;
-    if (kind == "report") EXPECT_NE(text.find(ProjectionIn(what)), std::string::npos) << text;
+    if (kind == "report") {
+      EXPECT_NE(text.find(ProjectionIn(what)), std::string::npos) << text;
+    }
   }
   EXPECT_EQ(count, 58u);
 }
