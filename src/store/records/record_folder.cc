@@ -62,7 +62,8 @@ std::string RecordFolder::RecordName(ExpertKey key) const {
 }
 
 bool IsRecordFolder(const std::string& path) {
-  if (Exists(path, ExpertIndex::FileName(0))) return true;
+  const std::string first = ExpertIndex::FileName(0);
+  if (Exists(path, first) || Exists(path, first + ".partial")) return true;
   return Exists(path, kManifestName) && !Exists(path, "model.safetensors") &&
          !Exists(path, "model.safetensors.index.json");
 }

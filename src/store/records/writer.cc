@@ -1,0 +1,246 @@
+#include "store/records/writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+namespace smoe::store::records {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPartialSuffix = ".partial";
+
+// The dense layer that a name like experts_00003.xpr is of, .partial or not.
+std::optional<uint32_t> LayerOfName(std::string_view name) {
+  constexpr std::string_view kBefore = "experts_";
+  if (name.ends_with(kPartialSuffix)) name.remove_suffix(kPartialSuffix.size());
+  if (!name.starts_with(kBefore)) return std::nullopt;
+  uint32_t layer = 0;
+  const char* digits = name.data() + kBefore.size();
+  const auto parsed = std::from_chars(digits, name.data() + name.size(), layer);
+  if (parsed.ec != std::errc() || ExpertIndex::FileName(layer) != name) return std::nullopt;
+  return layer;
+}
+
+// The layer files of a folder, with their layers.
+std::vector<std::pair<uint32_t, fs::path>> LayerFilesOf(const std::string& folder) {
+  std::vector<std::pair<uint32_t, fs::path>> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const auto layer = LayerOfName(entry.path().filename().string());
+    if (layer) files.emplace_back(*layer, entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// What ParseManifest would refuse must not be written.
+Status CheckIndex(const ExpertIndex& index) {
+  const auto parsed = ParseManifest(ManifestText(index), "manifest");
+  if (parsed) return Ok();
+  return Unexpected(Error(ErrorCode::kInvalid, parsed.error().message()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RecordWriter>> RecordWriter::Create(const std::string& folder,
+                                                           ExpertIndex index,
+                                                           const RecordWriterOptions& options) {
+  SMOE_TRY_ASSIGN(const ExpertRecordSpec spec, DeriveSizes(&index));
+  index.says_orientation = true;
+  index.record_checksums.clear();
+  index.files.clear();
+  SMOE_TRY(CheckIndex(index));
+  std::unique_ptr<RecordWriter> writer(new RecordWriter(folder, std::move(index), spec, options));
+  SMOE_TRY(writer->OpenFolder());
+  writer->is_begun_ = true;
+  return writer;
+}
+
+RecordWriter::RecordWriter(std::string folder, ExpertIndex index, const ExpertRecordSpec& spec,
+                           const RecordWriterOptions& options)
+    : folder_(std::move(folder)),
+      index_(std::move(index)),
+      spec_(spec),
+      layout_(index_.Layout()),
+      options_(options),
+      layers_(index_.num_moe_layers) {
+  for (Layer& layer : layers_) layer.missing_count = index_.num_experts;
+  written_.resize(uint64_t{index_.num_moe_layers} * index_.num_experts);
+  index_.record_checksums.resize(written_.size());
+}
+
+RecordWriter::~RecordWriter() { Discard(); }
+
+std::string RecordWriter::PathOf(std::string_view name) const {
+  return (fs::path(folder_) / name).string();
+}
+
+Status RecordWriter::OpenFolder() {
+  if (folder_.empty()) return Invalid("output: the name is empty, expected a folder to write");
+  std::error_code failed;
+  if (fs::exists(folder_, failed) && !fs::is_directory(folder_, failed)) {
+    return Invalid("{}: is a file, expected a folder to write", folder_);
+  }
+  made_folder_ = fs::create_directories(folder_, failed);
+  if (failed) return Io("{}: making the folder: {}", folder_, failed.message());
+  // A finished store is only ever replaced as a whole: resuming does not allow it.
+  SMOE_TRY_ASSIGN(io::AtomicFile manifest,
+                  io::AtomicFile::Open(PathOf(kManifestName), {options_.overwrite, false}));
+  manifest_.emplace(std::move(manifest));
+  if (!options_.overwrite && !options_.resume) {
+    const auto files = LayerFilesOf(folder_);
+    if (files.empty()) return Ok();
+    return Invalid(
+        "{}: exists, of an unfinished store; --resume goes on with it, --force starts again",
+        files.front().second.string());
+  }
+  fs::remove(PathOf(kManifestName), failed);
+  if (failed) return Io("{}: removing it: {}", PathOf(kManifestName), failed.message());
+  SMOE_TRY(io::SyncDirectoryOf(PathOf(kManifestName)));
+  if (options_.resume) return ReclaimLayers();
+  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
+    if (!fs::remove(path, failed))
+      return Io("{}: removing it: {}", path.string(), failed.message());
+  }
+  return Ok();
+}
+
+// A whole layer of an interrupted run goes through the same door again as one that was begun.
+Status RecordWriter::ReclaimLayers() {
+  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
+    if (path.string().ends_with(kPartialSuffix) || layer >= index_.num_moe_layers) continue;
+    std::error_code failed;
+    fs::rename(path, path.string() + std::string(kPartialSuffix), failed);
+    if (failed) return Io("{}: renaming it: {}", path.string(), failed.message());
+  }
+  return Ok();
+}
+
+Result<const io::File*> RecordWriter::LayerFile(uint32_t layer_index) {
+  Layer& layer = layers_[layer_index];
+  const std::lock_guard lock(layer.mutex);
+  if (!layer.file) {
+    SMOE_TRY_ASSIGN(io::AtomicFile file,
+                    io::AtomicFile::Open(PathOf(ExpertIndex::FileName(layer_index)),
+                                         {options_.overwrite, options_.resume}));
+    file.KeepPartial();  // Discard decides for all of them.
+    SMOE_TRY(file.file().Truncate(layout_.FileBytes()));
+    layer.file.emplace(std::move(file));
+  }
+  return &layer.file->file();
+}
+
+Status RecordWriter::WriteRecord(ExpertKey key, Bytes record) {
+  SMOE_CHECK(key.layer < index_.num_moe_layers && key.expert < index_.num_experts);
+  SMOE_CHECK(record.size() == spec_.raw_bytes || record.size() == layout_.record_stride);
+  SMOE_TRY_ASSIGN(const io::File* file, LayerFile(key.layer));
+  const uint64_t offset = layout_.RecordOffset(key.expert);
+  SMOE_TRY(file->WriteAt(offset, record));
+  if (record.size() < layout_.record_stride && options_.resume) {
+    const std::vector<std::byte> zeros(layout_.record_stride - record.size());
+    SMOE_TRY(file->WriteAt(offset + record.size(), zeros));
+  }
+  file->StartWriteback(offset, layout_.record_stride);
+  return CountRecord(key, Checksum(record.first(spec_.raw_bytes)));
+}
+
+Result<bool> RecordWriter::RestoreRecord(ExpertKey key, uint64_t checksum, MutableBytes scratch) {
+  SMOE_CHECK(key.layer < index_.num_moe_layers && key.expert < index_.num_experts);
+  SMOE_CHECK(scratch.size() == spec_.raw_bytes);
+  SMOE_TRY_ASSIGN(const io::File* file, LayerFile(key.layer));
+  SMOE_TRY(file->ReadAt(layout_.RecordOffset(key.expert), scratch));
+  if (Checksum(scratch) != checksum) return false;
+  SMOE_TRY(CountRecord(key, checksum));
+  return true;
+}
+
+Status RecordWriter::CountRecord(ExpertKey key, uint64_t checksum) {
+  const uint64_t id = IdOf(key);
+  SMOE_CHECK(written_[id] == 0);
+  written_[id] = 1;
+  index_.record_checksums[id] = checksum;
+  Layer& layer = layers_[key.layer];
+  if (layer.missing_count.fetch_sub(1) != 1) return Ok();
+  // All others of this layer are done with the file.
+  SMOE_TRY(layer.file->Commit());
+  layer.file.reset();
+  return Ok();
+}
+
+Status RecordWriter::AddFile(std::string_view part, std::string_view name, Bytes content) {
+  SMOE_TRY(BeginFile(part, name, content.size()));
+  SMOE_TRY(AppendFile(content));
+  return EndFile();
+}
+
+Status RecordWriter::BeginFile(std::string_view part, std::string_view name, uint64_t size) {
+  SMOE_CHECK(!open_file_ && index_.FindFile(part) == nullptr);
+  SMOE_TRY_ASSIGN(
+      io::AtomicFile file,
+      io::AtomicFile::Open(PathOf(name), {options_.overwrite || options_.resume, false}));
+  open_file_.emplace(std::move(file));
+  open_checksum_.emplace();
+  open_position_ = 0;
+  index_.files.push_back({std::string(part), std::string(name), size, 0});
+  return Ok();
+}
+
+Status RecordWriter::AppendFile(Bytes piece) {
+  SMOE_CHECK(open_file_.has_value());
+  SMOE_CHECK(piece.size() <= index_.files.back().bytes - open_position_);
+  SMOE_TRY(open_file_->file().WriteAt(open_position_, piece));
+  open_file_->file().StartWriteback(open_position_, piece.size());
+  open_checksum_->Add(piece);
+  open_position_ += piece.size();
+  return Ok();
+}
+
+Status RecordWriter::EndFile() {
+  SMOE_CHECK(open_file_.has_value() && open_position_ == index_.files.back().bytes);
+  index_.files.back().checksum = open_checksum_->Digest();
+  SMOE_TRY(open_file_->Commit());
+  open_file_.reset();
+  return Ok();
+}
+
+Status RecordWriter::Finish() {
+  SMOE_CHECK(!open_file_);
+  for (const uint8_t written : written_) SMOE_CHECK(written == 1);
+  // Of an older store with more layers, or of another run that was begun.
+  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
+    std::error_code failed;
+    if (layer < index_.num_moe_layers) continue;
+    if (!fs::remove(path, failed))
+      return Io("{}: removing it: {}", path.string(), failed.message());
+  }
+  const std::string text = ManifestText(index_);
+  SMOE_TRY(manifest_->file().WriteAt(0, AsBytes(std::string_view(text))));
+  SMOE_TRY(manifest_->Commit());
+  manifest_.reset();
+  return Ok();
+}
+
+void RecordWriter::Discard() {
+  if (is_begun_ && !manifest_) return;  // finished
+  open_file_.reset();
+  std::error_code ignored;
+  // What lies in a folder that was refused is not ours.
+  if (is_begun_ && !keep_partial_) {
+    for (uint32_t i = 0; i < index_.num_moe_layers; ++i) {
+      layers_[i].file.reset();
+      const std::string path = PathOf(ExpertIndex::FileName(i));
+      fs::remove(path, ignored);
+      fs::remove(path + std::string(kPartialSuffix), ignored);
+    }
+    for (const StoreFile& file : index_.files) fs::remove(PathOf(file.name), ignored);
+  }
+  manifest_.reset();
+  if (made_folder_ && !keep_partial_) fs::remove(folder_, ignored);  // only if it is empty
+}
+
+}  // namespace smoe::store::records
