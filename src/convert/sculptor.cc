@@ -1,51 +1,21 @@
 #include "convert/sculptor.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <mutex>
 
 #include "base/stopwatch.h"
-#include "base/thread_pool.h"
 #include "convert/expert_shatterer.h"
 #include "convert/journal.h"
 #include "convert/shatter_plan.h"
+#include "convert/workers.h"
 #include "io/atomic_file.h"
-#include "store/model_text.h"
 #include "store/vault/vault.h"
 
 namespace smoe::convert {
 namespace {
 
 namespace vault = store::vault;
-
-// The first failure of several workers; the others stop at their next step.
-class FirstError {
- public:
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  void Note(Status status) {
-    if (status) return;
-    const std::lock_guard lock(mutex_);
-    if (failed_.exchange(true)) return;
-    status_ = std::move(status);
-  }
-  // After the workers have been joined.
-  Status Take() { return std::move(status_); }
-
- private:
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  Status status_;
-};
-
-// Families whose experts convert and which the engine computes.
-bool EngineRuns(checkpoint::Family family) {
-  using enum checkpoint::Family;
-  constexpr checkpoint::Family kRuns[] = {kQwen2Moe, kQwen3Moe, kOlmoe, kMixtral, kDeepseek};
-  return std::find(std::begin(kRuns), std::end(kRuns), family) != std::end(kRuns);
-}
 
 ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
                           const std::string& out_path) {
@@ -85,30 +55,10 @@ ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const Shatte
   return report;
 }
 
-// A tokenizer or chat template that this build cannot work with is found here, not by the first
-// user of the vault.
-Status CheckText(const checkpoint::Checkpoint& checkpoint, const ShatterOptions& options,
-                 ShatterReport* report) {
-  Status usable = Ok();
-  if (auto text = store::LoadText(checkpoint.side_files, checkpoint.path); !text) {
-    usable = Unexpected(std::move(text.error()));
-  } else if (!text->template_status()) {
-    usable = While(checkpoint.path, text->template_status());
-  }
-  if (usable || !options.allow_broken_text) return usable;
-  report->warnings.push_back("text: " + usable.error().message());
-  return Ok();
-}
-
 // OUT may lie in the checkpoint's folder, but not in the place of one of its files.
 Status CheckOutputs(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
                     const std::string& out_path) {
-  std::vector<std::string> inputs;
-  for (const io::File& file : checkpoint.files.files()) inputs.push_back(file.path());
-  for (const char* name : {"model.safetensors.index.json", "config.json", "generation_config.json",
-                           "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    inputs.push_back((std::filesystem::path(checkpoint.path) / name).string());
-  }
+  const std::vector<std::string> inputs = InputPaths(checkpoint);
   SMOE_TRY(io::CheckNoInput(out_path, inputs));
   return io::CheckNoInput(plan.scout_path, inputs);
 }
@@ -145,7 +95,7 @@ class Conversion {
         progress_(progress),
         rules_{options.bits, options.group_size, options.quantiser, options.allow_non_finite,
                options.measure_error},
-        thread_count_(options.threads == 0 ? UsableCoreCount() : options.threads),
+        thread_count_(options.threads),
         done_(plan.vault.expert_count()),
         is_done_(plan.vault.expert_count()) {}
 
@@ -177,7 +127,7 @@ class Conversion {
     const ProgressPhase phase(progress_, "converting",
                               plan_.trunk.layout.total_bytes +
                                   (done_.size() - restored_count_) * plan_.expert_source_bytes);
-    const bool drop_pages = IsLargerThanMemory();
+    const bool drop_pages = IsLargerThanMemory(checkpoint_);
     return RunWorkers(
         done_.size(),
         [&] { return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_); },
@@ -189,7 +139,8 @@ class Conversion {
           SMOE_TRY(writer.WriteBlob(index, blob));
           done.checksum = writer.blob_checksum(index);
           SMOE_TRY(journal.Append(done));
-          if (drop_pages) DropSource(plan_.vault.spec().experts[index]);
+          const store::ExpertId id = plan_.vault.spec().experts[index];
+          if (drop_pages) DropExpert(checkpoint_, id.layer_index, id.expert_index);
           progress_.Advance(plan_.expert_source_bytes);
           return Ok();
         });
@@ -232,50 +183,23 @@ class Conversion {
   }
 
  private:
+  struct Worker {
+    ExpertShatterer shatterer;
+    std::vector<std::byte> blob;
+  };
+
   // Calls `first_task` on one worker, and `work(index, ...)` once for every index on all of them.
   template <class FirstTask, class Work>
   Status RunWorkers(size_t count, const FirstTask& first_task, const Work& work) {
-    FirstError error;
-    std::atomic<size_t> next{0};
-    std::atomic<bool> first_task_taken{false};
-    SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(thread_count_));
-    pool->ParallelFor(thread_count_, 1, [&](size_t, size_t) {
-      if (!first_task_taken.exchange(true)) error.Note(first_task());
-      ExpertShatterer shatterer(checkpoint_, plan_.vault.tensors(), rules_);
-      std::vector<std::byte> blob(plan_.vault.raw_size());
-      while (!error.failed()) {
-        const size_t index = next.fetch_add(1);
-        if (index >= count) break;
-        error.Note(work(index, shatterer, blob));
-      }
-    });
-    return error.Take();
-  }
-
-  // A checkpoint that fits into memory may be wanted again; a larger one would only push out
-  // everything else.
-  bool IsLargerThanMemory() const {
-    uint64_t source_bytes = 0;
-    for (const io::File& file : checkpoint_.files.files()) {
-      const auto size = file.Size();
-      if (size) source_bytes += *size;
-    }
-    const long pages = ::sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = ::sysconf(_SC_PAGESIZE);
-    return source_bytes / 2 > static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes) / 4;
-  }
-
-  void DropSource(store::ExpertId id) const {
-    for (int p = 0; p < checkpoint::kProjCount; ++p) {
-      const checkpoint::MatrixSlice slice = checkpoint_.experts.Slice(
-          id.layer_index, id.expert_index, static_cast<checkpoint::Proj>(p));
-      const checkpoint::TensorInfo* info = checkpoint_.files.Find(slice.tensor_name);
-      if (info == nullptr || !slice.contiguous()) continue;
-      const uint64_t element_bytes = tensor::DTypeBytes(info->dtype);
-      checkpoint_.files.files()[info->file_index].DropFromPageCache(
-          info->offset + slice.first * element_bytes,
-          uint64_t{slice.rows} * slice.cols * element_bytes);
-    }
+    const auto make_worker = [&]() -> Result<Worker> {
+      return Worker{ExpertShatterer(checkpoint_, plan_.vault.tensors(), rules_),
+                    std::vector<std::byte>(plan_.vault.raw_size())};
+    };
+    return convert::RunWorkers(count + 1, thread_count_, make_worker,
+                               [&](size_t index, Worker& worker) -> Status {
+                                 if (index == 0) return first_task();
+                                 return work(index - 1, worker.shatterer, worker.blob);
+                               });
   }
 
   const checkpoint::Checkpoint& checkpoint_;
@@ -413,7 +337,7 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const ShatterPlan plan, PlanShatter(checkpoint, out_path, options));
   ShatterReport report = StartReport(checkpoint, plan, out_path);
-  SMOE_TRY(CheckText(checkpoint, options, &report));
+  SMOE_TRY(CheckText(checkpoint, options.allow_broken_text, &report.warnings));
   SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   SMOE_TRY(CheckFreeSpace(out_path, plan, report, options.resume));
   if (options.dry_run) {

@@ -1,7 +1,5 @@
 #include "convert/shatter_plan.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,56 +12,8 @@ namespace {
 
 namespace vault = store::vault;
 
-// The samples of a source file that its hash covers: this many of this size, evenly spread, the
-// first and the last bytes included. Whole files of hundreds of gigabytes would double the work.
-constexpr uint64_t kSampleCount = 64;
-constexpr uint64_t kSampleBytes = uint64_t{64} << 10;
 // Room for the origin section before its content is known.
 constexpr uint64_t kOriginBytesMax = uint64_t{64} << 10;
-
-Result<uint64_t> SampledChecksum(const io::File& file, uint64_t size) {
-  ChecksumStream checksum;
-  std::vector<std::byte> piece(kSampleBytes);
-  const uint64_t last = size > kSampleBytes ? size - kSampleBytes : 0;
-  uint64_t previous_end = 0;
-  for (uint64_t i = 0; i < kSampleCount; ++i) {
-    const uint64_t begin =
-        std::max(previous_end, last / (kSampleCount - 1) * i +
-                                   last % (kSampleCount - 1) * i / (kSampleCount - 1));
-    const uint64_t count = std::min(kSampleBytes, size - std::min(size, begin));
-    if (count == 0) break;
-    const MutableBytes into = MutableBytes(piece).first(count);
-    SMOE_TRY(file.ReadAt(begin, into));
-    checksum.Add(into);
-    previous_end = begin + count;
-  }
-  return checksum.Digest();
-}
-
-// `times`: modification times too, which a copy changes and an origin record must not have.
-Result<Json> SourceJson(const checkpoint::Checkpoint& checkpoint, bool times) {
-  Json::Array files;
-  for (const io::File& file : checkpoint.files.files()) {
-    SMOE_TRY_ASSIGN(const uint64_t size, file.Size());
-    SMOE_TRY_ASSIGN(const uint64_t checksum, SampledChecksum(file, size));
-    Json entry;
-    entry.Set("name", std::filesystem::path(file.path()).filename().string());
-    entry.Set("bytes", size);
-    entry.Set("sampled_xxh3", fmt::format("{:016x}", checksum));
-    if (times) {
-      struct stat info = {};
-      if (::fstat(file.fd(), &info) != 0) return Io("{}: no modification time", file.path());
-      entry.Set("modified", fmt::format("{}.{:09}", info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
-    }
-    files.push_back(std::move(entry));
-  }
-  Json source;
-  source.Set("files", Json(std::move(files)));
-  source.Set(
-      "config_xxh3",
-      fmt::format("{:016x}", Checksum(AsBytes(std::string_view(checkpoint.side_files.config)))));
-  return source;
-}
 
 const char* QuantiserName(tensor::Quantiser quantiser) {
   return quantiser == tensor::Quantiser::kReference ? "reference" : "mse";
@@ -85,20 +35,6 @@ Json OptionsJson(const ShatterOptions& options, bool include_mtp) {
   json.Set("include_mtp", include_mtp);
   json.Set("writer", options.writer);
   return json;
-}
-
-std::vector<AnnexText> TextsOf(const checkpoint::SideFiles& files) {
-  std::vector<AnnexText> texts = {{vault::kSectionConfig, files.config}};
-  const std::pair<std::string_view, const std::optional<std::string>*> optional_texts[] = {
-      {vault::kSectionGenerationConfig, &files.generation_config},
-      {vault::kSectionTokenizer, &files.tokenizer},
-      {vault::kSectionTokenizerConfig, &files.tokenizer_config},
-      {vault::kSectionChatTemplate, &files.chat_template},
-  };
-  for (const auto& [name, content] : optional_texts) {
-    if (content->has_value()) texts.push_back({name, **content});
-  }
-  return texts;
 }
 
 uint64_t SourceBytesPerExpert(const checkpoint::Checkpoint& checkpoint) {

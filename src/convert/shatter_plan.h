@@ -8,16 +8,11 @@
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "convert/sculptor.h"
+#include "convert/source.h"
 #include "convert/trunk.h"
 #include "store/vault/writer.h"
 
 namespace smoe::convert {
-
-// A small file that goes into the annex as it is. Borrowed from the checkpoint.
-struct AnnexText {
-  std::string_view name;
-  std::string_view content;
-};
 
 struct ShatterPlan {
   store::vault::VaultPlan vault;
