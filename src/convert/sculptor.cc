@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "base/memory.h"
 #include "base/stopwatch.h"
 #include "convert/expert_shatterer.h"
 #include "convert/journal.h"
@@ -106,7 +107,8 @@ class Conversion {
     std::atomic<uint64_t> restored_count{0};
     SMOE_TRY(RunWorkers(
         done.size(), [] { return Ok(); },
-        [&](size_t i, ExpertShatterer&, MutableBytes scratch) -> Status {
+        [&](size_t i, ExpertShatterer&, MutableBytes padded) -> Status {
+          const MutableBytes scratch = padded.first(plan_.vault.raw_size());
           const ExpertDone& expert = done[i];
           if (expert.index >= done_.size()) return Ok();
           SMOE_TRY_ASSIGN(const bool is_same,
@@ -131,12 +133,13 @@ class Conversion {
     return RunWorkers(
         done_.size(),
         [&] { return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_); },
-        [&](size_t index, ExpertShatterer& shatterer, MutableBytes blob) -> Status {
+        [&](size_t index, ExpertShatterer& shatterer, MutableBytes padded) -> Status {
           if (is_done_[index] != 0) return Ok();
+          const MutableBytes blob = padded.first(plan_.vault.raw_size());
           ExpertDone& done = done_[index];
           done.index = index;
           SMOE_TRY(shatterer.Run(plan_.vault.spec().experts[index], blob, &done));
-          SMOE_TRY(writer.WriteBlob(index, blob));
+          SMOE_TRY(writer.WriteBlob(index, padded));
           done.checksum = writer.blob_checksum(index);
           SMOE_TRY(journal.Append(done));
           const store::ExpertId id = plan_.vault.spec().experts[index];
@@ -151,7 +154,8 @@ class Conversion {
     const ProgressPhase phase(progress_, "validating", done_.size() * plan_.expert_source_bytes);
     return RunWorkers(
         done_.size(), [] { return Ok(); },
-        [&](size_t index, ExpertShatterer& shatterer, MutableBytes blob) -> Status {
+        [&](size_t index, ExpertShatterer& shatterer, MutableBytes padded) -> Status {
+          const MutableBytes blob = padded.first(plan_.vault.raw_size());
           const store::ExpertId id = plan_.vault.spec().experts[index];
           ExpertDone ignored;
           SMOE_TRY(shatterer.Run(id, blob, &ignored));
@@ -185,20 +189,22 @@ class Conversion {
  private:
   struct Worker {
     ExpertShatterer shatterer;
-    std::vector<std::byte> blob;
+    AlignedBuffer padded;
   };
 
-  // Calls `first_task` on one worker, and `work(index, ...)` once for every index on all of them.
+  // Calls `first_task` on one worker, and `work(index, shatterer, padded)` once for every index on
+  // all of them. `padded`: a worker's own blob, padded_size() bytes at a page, zeros at its end.
   template <class FirstTask, class Work>
   Status RunWorkers(size_t count, const FirstTask& first_task, const Work& work) {
     const auto make_worker = [&]() -> Result<Worker> {
-      return Worker{ExpertShatterer(checkpoint_, plan_.vault.tensors(), rules_),
-                    std::vector<std::byte>(plan_.vault.raw_size())};
+      SMOE_TRY_ASSIGN(auto padded,
+                      AlignedBuffer::Create(plan_.vault.padded_size(), "a converted expert"));
+      return Worker{ExpertShatterer(checkpoint_, plan_.vault.tensors(), rules_), std::move(padded)};
     };
     return convert::RunWorkers(count + 1, thread_count_, make_worker,
                                [&](size_t index, Worker& worker) -> Status {
                                  if (index == 0) return first_task();
-                                 return work(index - 1, worker.shatterer, worker.blob);
+                                 return work(index - 1, worker.shatterer, worker.padded.bytes());
                                });
   }
 

@@ -49,7 +49,7 @@ struct ShatterOptions {
   bool allow_broken_text = false;
   std::optional<bool> include_mtp;  // experts of multi-token-prediction layers; absent: as the
                                     // original, which writes them, with its quantiser; else no
-  uint32_t threads = 0;             // 0: UsableCoreCount()
+  uint32_t threads = 0;             // 0: as convert/workers.h says
   std::string writer = "smoe";      // name and version, for the origin record
 };
 

@@ -31,12 +31,13 @@ class FirstError {
 };
 
 // Calls `make_worker()`, which gives a Result<Worker>, once a thread, and `work(index, worker)`
-// once for every index below `count`, in any order. thread_count 0: UsableCoreCount().
+// once for every index below `count`, in any order. thread_count 0: one more than
+// UsableCoreCount(), because a conversion's worker also waits for the drive.
 // Errors: the first one of either; kInvalid for a thread_count beyond kThreadsMax.
 template <class MakeWorker, class Work>
 Status RunWorkers(size_t count, size_t thread_count, const MakeWorker& make_worker,
                   const Work& work) {
-  if (thread_count == 0) thread_count = UsableCoreCount();
+  if (thread_count == 0) thread_count = std::min(UsableCoreCount() + 1, kThreadsMax);
   FirstError error;
   std::atomic<size_t> next{0};
   SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(thread_count));

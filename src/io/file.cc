@@ -54,6 +54,31 @@ Result<int> OpenDescriptor(const std::string& path, int flags) {
   return fd;
 }
 
+// A descriptor with O_DIRECT, as in file.h.
+Result<int> OpenDirectDescriptor(const std::string& path, int access) {
+  auto fd = OpenDescriptor(path, access | O_DIRECT);
+  if (fd) return fd;
+  // The same open without the flag tells a missing file from a file system without O_DIRECT.
+  SMOE_TRY_ASSIGN(const int plain, OpenDescriptor(path, access));
+  ::close(plain);
+  return Unsupported("{}: this file system does not open files with O_DIRECT", path);
+}
+
+// One real read: some file systems take the flag and then refuse every transfer.
+Status ProveDirect(int fd, const std::string& path) {
+  SMOE_TRY_ASSIGN(auto probe, AlignedBuffer::Create(kDirectAlignment, "probe of direct reads"));
+  ssize_t moved = 0;
+  do {
+    moved = ::pread(fd, probe.data(), kDirectAlignment, 0);
+  } while (moved < 0 && errno == EINTR);
+  if (moved < 0 && errno == EINVAL) {
+    return Unsupported("{}: this file system takes O_DIRECT and then refuses {}-byte reads", path,
+                       kDirectAlignment);
+  }
+  if (moved < 0) return Io("{}: offset 0: {}", path, ErrorText(errno));
+  return Ok();
+}
+
 }  // namespace
 
 File::File(File&& other) noexcept
@@ -78,24 +103,16 @@ Result<File> File::OpenRead(const std::string& path) {
 }
 
 Result<File> File::OpenDirect(const std::string& path) {
-  auto fd = OpenDescriptor(path, O_RDONLY | O_DIRECT);
-  if (!fd) {
-    // The same open without the flag tells a missing file from a file system without O_DIRECT.
-    SMOE_TRY_ASSIGN(const int plain, OpenDescriptor(path, O_RDONLY));
-    ::close(plain);
-    return Unsupported("{}: this file system does not open files with O_DIRECT", path);
-  }
-  File file(*fd, path);
-  SMOE_TRY_ASSIGN(auto probe, AlignedBuffer::Create(kDirectAlignment, "probe of direct reads"));
-  ssize_t moved = 0;
-  do {
-    moved = ::pread(file.fd_, probe.data(), kDirectAlignment, 0);
-  } while (moved < 0 && errno == EINTR);
-  if (moved < 0 && errno == EINVAL) {
-    return Unsupported("{}: this file system takes O_DIRECT and then refuses {}-byte reads", path,
-                       kDirectAlignment);
-  }
-  if (moved < 0) return Io("{}: offset 0: {}", path, ErrorText(errno));
+  SMOE_TRY_ASSIGN(const int fd, OpenDirectDescriptor(path, O_RDONLY));
+  File file(fd, path);
+  SMOE_TRY(ProveDirect(fd, path));
+  return file;
+}
+
+Result<File> File::OpenDirectWrite(const std::string& path) {
+  SMOE_TRY_ASSIGN(const int fd, OpenDirectDescriptor(path, O_RDWR));
+  File file(fd, path);
+  SMOE_TRY(ProveDirect(fd, path));
   return file;
 }
 
@@ -168,6 +185,17 @@ Status File::Truncate(uint64_t size) const {
   const int error = errno;
   return Unexpected(Error(WriteErrorCode(error), fmt::format("{}: setting the size to {}: {}",
                                                              path_, size, ErrorText(error))));
+}
+
+Status File::Reserve(uint64_t size) const {
+  if (size == 0) return Ok();
+  int refused = 0;
+  do {
+    refused = ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0 ? 0 : errno;
+  } while (refused == EINTR);
+  if (refused == 0 || refused == EOPNOTSUPP || refused == ENOSYS) return Ok();
+  return Unexpected(Error(WriteErrorCode(refused), fmt::format("{}: room for {} bytes: {}", path_,
+                                                               size, ErrorText(refused))));
 }
 
 Status File::Sync() const {

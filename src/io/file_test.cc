@@ -93,6 +93,36 @@ TEST_F(FileTest, DirectReadsGiveTheSameBytesOrAreRefusedAloud) {
   EXPECT_EQ(File::OpenDirect(Path("absent")).error().code(), ErrorCode::kIo);
 }
 
+TEST_F(FileTest, DirectWritesAreSeenByOtherReaders) {
+  const std::string path = Write("a", std::string(3 * kDirectAlignment, 'x'));
+  const auto file = File::OpenDirectWrite(path);
+  if (!file) {
+    EXPECT_EQ(file.error().code(), ErrorCode::kUnsupported);
+    GTEST_SKIP() << file.error().message();
+  }
+  auto buffer = AlignedBuffer::Create(kDirectAlignment, "test");
+  std::fill_n(buffer->data(), kDirectAlignment, std::byte{'y'});
+  ASSERT_TRUE(file->WriteAt(kDirectAlignment, buffer->bytes()));
+  EXPECT_EQ(*ReadWholeFile(path, 1 << 20), std::string(kDirectAlignment, 'x') +
+                                               std::string(kDirectAlignment, 'y') +
+                                               std::string(kDirectAlignment, 'x'));
+  EXPECT_EQ(File::OpenDirectWrite(Path("absent")).error().code(), ErrorCode::kIo);
+}
+
+TEST_F(FileTest, ReservedRoomIsPartOfTheFileAndZero) {
+  const std::string path = Write("a", "xy");
+  const auto file = File::OpenReadWrite(path);
+  ASSERT_TRUE(file->Reserve(0));
+  EXPECT_EQ(*file->Size(), 2U);
+  ASSERT_TRUE(file->Reserve(5));
+  if (*file->Size() == 2) GTEST_SKIP() << "this file system reserves no room";
+  EXPECT_EQ(*ReadWholeFile(path, 100), std::string("xy\0\0\0", 5));
+  // More than any drive holds: refused before a byte is written.
+  const Status refused = file->Reserve(uint64_t{1} << 61);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
+}
+
 // One page, mapped again and again: gigabytes of address and little memory.
 class AliasedBuffer {
  public:

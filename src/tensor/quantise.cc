@@ -63,6 +63,9 @@ Tables MakeTables() {
     tables.search.ratio_squared[i] = static_cast<float>(ratio * ratio);
     if (i % 2 == 1) tables.search.coarse_squared[i / 2] = tables.search.ratio_squared[i];
   }
+  for (size_t i = kSearchCoarseCount; i < std::size(tables.search.coarse_squared); ++i) {
+    tables.search.coarse_squared[i] = tables.search.coarse_squared[kSearchCoarseCount - 1];
+  }
   for (size_t c = 0; c < tables.levels_q2.size(); ++c) {
     tables.levels_q2[c] = (static_cast<float>(c) - 1.5F) / 1.5F;
   }

@@ -4,7 +4,18 @@
 
 #include <cstring>
 
+#include "base/log.h"
+
 namespace smoe::store::vault {
+namespace {
+
+// Address, size and place in the file: what a direct write demands of all three.
+bool IsAlignedTo(Bytes blob, uint64_t offset, uint64_t alignment) {
+  const auto address = reinterpret_cast<uintptr_t>(blob.data());
+  return (address | blob.size() | offset) % alignment == 0;
+}
+
+}  // namespace
 
 VaultWriter::VaultWriter(const io::File& file, VaultPlan plan)
     : file_(file),
@@ -18,14 +29,26 @@ Result<std::unique_ptr<VaultWriter>> VaultWriter::Create(const io::File& file, V
   SMOE_TRY(file.Truncate(writer->plan_.blobs_end()));
   const std::vector<std::byte> zeros(writer->plan_.data_offset());
   SMOE_TRY(file.WriteAt(0, zeros));
+  SMOE_TRY(file.Reserve(writer->plan_.blobs_end()));
+  if (auto direct = io::File::OpenDirectWrite(file.path())) {
+    writer->direct_ = std::move(*direct);
+  } else {
+    LogInfo("writing through the page cache: {}", direct.error().message());
+  }
   return writer;
 }
 
-Status VaultWriter::WriteBlob(size_t index, Bytes raw) {
-  SMOE_CHECK(index < written_.size() && raw.size() == plan_.raw_size());
-  SMOE_TRY(file_.WriteAt(plan_.blob_offset(index), raw));
-  file_.StartWriteback(plan_.blob_offset(index), raw.size());
-  checksums_[index] = Checksum(raw);
+Status VaultWriter::WriteBlob(size_t index, Bytes blob) {
+  SMOE_CHECK(index < written_.size());
+  SMOE_CHECK(blob.size() == plan_.raw_size() || blob.size() == plan_.padded_size());
+  const uint64_t offset = plan_.blob_offset(index);
+  if (direct_.is_open() && IsAlignedTo(blob, offset, io::kDirectAlignment)) {
+    SMOE_TRY(direct_.WriteAt(offset, blob));
+  } else {
+    SMOE_TRY(file_.WriteAt(offset, blob));
+    file_.StartWriteback(offset, blob.size());
+  }
+  checksums_[index] = Checksum(blob.first(plan_.raw_size()));
   written_[index] = 1;
   return Ok();
 }

@@ -98,9 +98,11 @@ class VaultWriter {
 
   const VaultPlan& plan() const { return plan_; }
 
-  // Writes one blob at its place and remembers its checksum. Requires raw.size() ==
-  // plan().raw_size(). Threads: any, one per index. Errors: kIo, kExhausted.
-  Status WriteBlob(size_t index, Bytes raw);
+  // Writes one blob at its place and remembers its checksum. Requires blob.size() ==
+  // plan().raw_size(); or plan().padded_size(), zeros at its end, which at the start of a page is
+  // written past the page cache where the file system allows it: that waits for the drive, so have
+  // a thread more than cores. Threads: any, one per index. Errors: kIo, kExhausted.
+  Status WriteBlob(size_t index, Bytes blob);
 
   // Takes over a blob that an interrupted run has written: reads it back and compares it with the
   // checksum that run recorded. `scratch` has plan().raw_size() bytes. Threads: as WriteBlob.
@@ -126,6 +128,7 @@ class VaultWriter {
   Status WriteAnnexEnd();
 
   const io::File& file_;
+  io::File direct_;  // not open where the file system has no direct writes
   VaultPlan plan_;
   std::vector<uint64_t> checksums_;
   std::vector<uint8_t> written_;  // a byte each, so that threads never share one
