@@ -2,6 +2,7 @@
 // memory of its own. The first failure stops the others at their next piece.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <mutex>
