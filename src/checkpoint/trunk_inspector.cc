@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/expert_names.h"
+#include "checkpoint/linear_weight.h"
 #include "checkpoint/name_list.h"
 
 namespace smoe::checkpoint {
@@ -15,10 +16,10 @@ namespace smoe::checkpoint {
 namespace {
 
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
-constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kHead = "lm_head";
 
 // What every layer of a known family may have, below "layers.N.", without the last component
-// (weight, bias, scales).
+// (weight, bias, or what a quantised weight has).
 constexpr std::string_view kLayerParts[] = {
     "input_layernorm",
     "post_attention_layernorm",
@@ -66,6 +67,8 @@ constexpr std::string_view kLayerParts[] = {
 };
 constexpr std::string_view kLayerTensors[] = {
     "self_attn.sinks",
+    "self_attn.k_scale",  // of a quantised KV cache
+    "self_attn.v_scale",
     "self_attn.rotary_emb.inv_freq",  // saved by old versions, computed from the config
     "linear_attn.A_log",
     "linear_attn.dt_bias",
@@ -73,17 +76,6 @@ constexpr std::string_view kLayerTensors[] = {
     "mlp.moe_statics.e_score_correction_bias",
     "block_sparse_moe.e_score_correction_bias",
 };
-constexpr std::string_view kPartEndings[] = {"weight",
-                                             "bias",
-                                             "weight_scale_inv",
-                                             "weight_scale",
-                                             "weight_scale_2",
-                                             "weight_packed",
-                                             "weight_global_scale",
-                                             "input_scale",
-                                             "input_global_scale",
-                                             "k_scale",
-                                             "v_scale"};
 // Only a multi-token-prediction block has these.
 constexpr std::string_view kMtpMarkers[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
 // Towers of models that do more than text.
@@ -112,8 +104,18 @@ bool IsOfOtherTower(std::string_view name) {
 bool IsKnownLayerTensor(std::string_view rest) {
   if (IsOneOf(kLayerTensors, rest)) return true;
   const size_t dot = rest.rfind('.');
-  return dot != std::string_view::npos && IsOneOf(kPartEndings, rest.substr(dot + 1)) &&
-         IsOneOf(kLayerParts, rest.substr(0, dot));
+  std::string_view stem;
+  return dot != std::string_view::npos && IsOneOf(kLayerParts, rest.substr(0, dot)) &&
+         (IsLinearName(rest, &stem) || IsQuantisationName(rest) || rest.ends_with(".bias"));
+}
+
+// "lm_head.weight", and what belongs to it.
+bool IsOfHead(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos || ParseLayerName(name)) return false;
+  std::string_view stem;
+  return name.substr(0, dot).ends_with(kHead) &&
+         (IsLinearName(name, &stem) || IsQuantisationName(name));
 }
 
 struct Tally {
@@ -137,6 +139,7 @@ class TrunkInspector {
     NoteLayerKinds(sparse_layers);
     SMOE_TRY(DecideHead());
     NoteAttention();
+    NoteEncodings();
     NoteLeftOut();
     return std::move(facts_);
   }
@@ -173,16 +176,25 @@ class TrunkInspector {
       if (ParseExpertName(name)) return;
       NoteAttentionTensor(layer->rest);
       if (!IsKnownLayerTensor(layer->rest)) unknown_.push_back(name);
+      NoteQuantised(name, info);
       return;
     }
     if (name == facts_.prefix + std::string(kEmbedding)) return;
     if (name == facts_.prefix + "norm.weight") return;
-    if (name.ends_with(kHead) && !layer) {
-      heads_.push_back(name);
+    if (IsOfHead(name)) {
+      if (!IsQuantisationName(name)) heads_.push_back(name);
+      NoteQuantised(name, info);
       return;
     }
     if (IsOfOtherTower(name)) return towers_.Add(info);
     unknown_.push_back(name);
+  }
+
+  void NoteQuantised(std::string_view name, const TensorInfo& info) {
+    std::string_view stem;
+    if (!IsLinearName(name, &stem)) return;
+    if (info.dtype == tensor::DType::kU8) nvfp4_.Add(info);
+    if (info.dtype == tensor::DType::kF8E4M3) fp8_.Add(info);
   }
 
   void NoteAttentionTensor(std::string_view rest) {
@@ -235,7 +247,7 @@ class TrunkInspector {
     facts_.head_is_tied = is_tied;
     if (!is_tied && heads_.empty()) {
       return Corrupt(
-          "tensor {}: missing, and tie_word_embeddings is false: the head was lost, or "
+          "tensor {}.weight: missing, and tie_word_embeddings is false: the head was lost, or "
           "the config is that of another model",
           kHead);
     }
@@ -267,6 +279,13 @@ class TrunkInspector {
     }
   }
 
+  void NoteEncodings() {
+    if (nvfp4_.count + fp8_.count == 0) return;
+    facts_.decisions.push_back(
+        fmt::format("quantised trunk: {} matrices in NVFP4, {} in FP8, f32 once they are loaded",
+                    nvfp4_.count, fp8_.count));
+  }
+
   void NoteLeftOut() {
     if (mtp_.count != 0) {
       facts_.decisions.push_back(fmt::format("multi-token prediction: {} tensors skipped, {} bytes",
@@ -289,6 +308,8 @@ class TrunkInspector {
   const TensorFiles& trunk_;
   const ModelConfig& config_;
   TrunkFacts facts_;
+  Tally nvfp4_;
+  Tally fp8_;
   Tally mtp_;
   Tally towers_;
   std::set<uint32_t> layers_seen_;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory_limits.h"
 #include "checkpoint/expert_names.h"
+#include "checkpoint/linear_weight.h"
 #include "engine/budget.h"
 #include "experts/local_backend.h"
 
@@ -15,11 +16,11 @@ namespace {
 
 constexpr size_t kChunkTokensDefault = 256;
 
-// Bytes of the tensors that Load will keep: everything but routed experts.
+// Bytes that Load will keep: everything but routed experts.
 uint64_t TrunkBytes(const store::ModelFiles& files) {
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : files.trunk.tensors()) {
-    if (!checkpoint::ParseExpertName(name)) bytes += tensor.size;
+    if (!checkpoint::ParseExpertName(name)) bytes += checkpoint::LoadedBytes(name, tensor);
   }
   return bytes;
 }

@@ -230,7 +230,8 @@ inline store::ModelFiles OpenFolder(const std::string& path) {
   EXPECT_TRUE(trunk.has_value()) << trunk.error().message();
   files.trunk = std::move(*trunk);
   files.facts.prefix = "model.";
-  files.facts.head_is_tied = files.trunk.Find("lm_head.weight") == nullptr;
+  files.facts.head_is_tied = files.trunk.Find("lm_head.weight") == nullptr &&
+                             files.trunk.Find("lm_head.weight_packed") == nullptr;
   std::vector<store::StoreLayer> layers;
   for (uint32_t layer = 0; layer < files.config.num_hidden_layers; ++layer) {
     const std::string stem = fmt::format("model.layers.{}.", layer);

@@ -1,49 +1,41 @@
 #include "model/trunk.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
+#include "checkpoint/expert_names.h"
+#include "checkpoint/linear_weight.h"
 #include "tensor/finite.h"
 
 namespace smoe::model {
 
 namespace {
 
+using checkpoint::LinearKind;
+using checkpoint::LinearWeight;
 using checkpoint::TensorInfo;
 using tensor::DType;
 using tensor::Shape;
 using tensor::WeightFormat;
 
-// Part of a name that no family of ours runs: vision towers, multi-token prediction, and buffers
-// that old checkpoints stored although they follow from the config.
+// Part of a name that no family of ours runs: vision towers, multi-token prediction, scales that no
+// weight depends on, and buffers that old checkpoints stored although they follow from the config.
 bool IsKnownExtra(std::string_view name) {
   for (const std::string_view start : {"mtp.", "model.mtp.", "visual.", "model.visual.",
                                        "vision_tower.", "multi_modal_projector."}) {
     if (name.starts_with(start)) return true;
   }
-  return name.ends_with("rotary_emb.inv_freq");
+  return name.ends_with("rotary_emb.inv_freq") || checkpoint::IsActivationScaleName(name);
 }
 
-bool IsRoutedExpert(std::string_view name) {
-  return name.find(".experts.") != std::string_view::npos ||
-         name.find(".switch_mlp.") != std::string_view::npos;
-}
-
-// The N of PREFIXlayers.N.rest; nullopt if the name is not of that form.
-std::optional<uint64_t> LayerOf(std::string_view name, std::string_view prefix) {
-  constexpr std::string_view kLayers = "layers.";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  if (!name.starts_with(kLayers)) return std::nullopt;
-  name.remove_prefix(kLayers.size());
-  uint64_t layer = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return layer;
+// A copy of the embedding that tied models may carry is never read.
+bool IsHead(std::string_view name) {
+  std::string_view stem;
+  return name.starts_with("lm_head.") &&
+         (checkpoint::IsLinearName(name, &stem) || checkpoint::IsQuantisationName(name));
 }
 
 std::optional<WeightFormat> FormatOf(DType dtype) {
@@ -66,6 +58,8 @@ class TrunkLoader {
   struct Piece {
     std::string name;
     const TensorInfo* info = nullptr;
+    std::optional<LinearWeight> quantised;  // info is that of its codes
+    Shape shape;
     DType dtype = DType::kF32;  // in memory
     uint64_t offset = 0;        // in memory
     uint64_t count = 0;         // elements
@@ -76,9 +70,13 @@ class TrunkLoader {
 
   bool Has(const std::string& name) const { return files_.trunk.Find(name) != nullptr; }
   Result<Piece*> Want(const std::string& name, const Shape& shape, std::optional<DType> convert_to);
-  Status WantMatrix(const std::string& name, uint64_t rows, uint64_t cols, tensor::WeightView* to);
-  Status WantF32Matrix(const std::string& name, uint64_t rows, uint64_t cols,
-                       tensor::WeightView* to);
+  // Matrices are wanted by their names without ".weight".
+  Result<Piece*> WantLinear(const std::string& stem, const Shape& shape,
+                            std::optional<DType> convert_to);
+  Result<Piece*> WantQuantised(const LinearWeight& weight, const Shape& shape);
+  Piece* Add(Piece piece);
+  Status WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols, tensor::WeightView* to,
+                    std::optional<DType> convert_to = std::nullopt);
   Status WantVector(const std::string& name, uint64_t count, FloatVector* to);
   Status WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to);
 
@@ -90,6 +88,7 @@ class TrunkLoader {
   Status Read(Trunk* trunk);
   Status ReadPiece(const Piece& piece, AlignedBuffer* memory,
                    std::vector<std::byte>* staging) const;
+  Status ReadQuantised(const Piece& piece, std::span<float> target) const;
   std::string PathOf(const TensorInfo& info) const {
     return files_.trunk.files()[info.file_index].path();
   }
@@ -120,27 +119,55 @@ Result<TrunkLoader::Piece*> TrunkLoader::Want(const std::string& name, const Sha
   Piece piece;
   piece.name = name;
   piece.info = info;
+  piece.shape = shape;
   piece.dtype = convert_to.value_or(info->dtype);
+  return Add(std::move(piece));
+}
+
+Result<TrunkLoader::Piece*> TrunkLoader::WantQuantised(const LinearWeight& weight,
+                                                       const Shape& shape) {
+  const std::string& name = *weight.codes.name;
+  if (weight.shape != shape) {
+    return Corrupt("{}: tensor {}: shape {} expected from config.json, {} found",
+                   PathOf(*weight.codes.info), name, tensor::ShapeText(shape),
+                   tensor::ShapeText(weight.shape));
+  }
+  for (const checkpoint::NamedTensor& tensor : {weight.scales, weight.global_scale}) {
+    if (tensor.name != nullptr) used_.insert(*tensor.name);
+  }
+  Piece piece;
+  piece.name = name;
+  piece.info = weight.codes.info;
+  piece.quantised = weight;
+  piece.shape = shape;
+  return Add(std::move(piece));
+}
+
+TrunkLoader::Piece* TrunkLoader::Add(Piece piece) {
   piece.offset = total_bytes_;
-  piece.count = info->size / tensor::DTypeBytes(info->dtype);
-  // Sizes are those of ranges inside real files, so sums and a doubling cannot overflow.
+  piece.count = *tensor::ElementCount(piece.shape);
+  // Sizes are those of ranges inside real files, so sums and a few doublings cannot overflow.
   total_bytes_ =
       RoundUp(total_bytes_ + piece.count * tensor::DTypeBytes(piece.dtype), kCacheLineBytes);
-  used_.insert(name);
+  used_.insert(piece.name);
   pieces_.push_back(std::move(piece));
   return &pieces_.back();
 }
 
-Status TrunkLoader::WantMatrix(const std::string& name, uint64_t rows, uint64_t cols,
-                               tensor::WeightView* to) {
-  SMOE_TRY_ASSIGN(Piece * piece, Want(name, {rows, cols}, std::nullopt));
-  piece->matrix = to;
-  return Ok();
+Result<TrunkLoader::Piece*> TrunkLoader::WantLinear(const std::string& stem, const Shape& shape,
+                                                    std::optional<DType> convert_to) {
+  const std::string name = stem + ".weight";
+  if (Has(name) || Has(name + "_packed")) {
+    auto found = checkpoint::FindLinear(files_.trunk, stem, config_);
+    if (!found) return While(files_.path, std::move(found));
+    if (found->kind != LinearKind::kFloat) return WantQuantised(*found, shape);
+  }
+  return Want(name, shape, convert_to);
 }
 
-Status TrunkLoader::WantF32Matrix(const std::string& name, uint64_t rows, uint64_t cols,
-                                  tensor::WeightView* to) {
-  SMOE_TRY_ASSIGN(Piece * piece, Want(name, {rows, cols}, DType::kF32));
+Status TrunkLoader::WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols,
+                               tensor::WeightView* to, std::optional<DType> convert_to) {
+  SMOE_TRY_ASSIGN(Piece * piece, WantLinear(stem, {rows, cols}, convert_to));
   piece->matrix = to;
   return Ok();
 }
@@ -152,9 +179,9 @@ Status TrunkLoader::WantVector(const std::string& name, uint64_t count, FloatVec
 }
 
 Status TrunkLoader::WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to) {
-  SMOE_TRY(WantMatrix(stem + ".gate_proj.weight", width, config_.hidden_size, &to->gate));
-  SMOE_TRY(WantMatrix(stem + ".up_proj.weight", width, config_.hidden_size, &to->up));
-  return WantMatrix(stem + ".down_proj.weight", config_.hidden_size, width, &to->down);
+  SMOE_TRY(WantMatrix(stem + ".gate_proj", width, config_.hidden_size, &to->gate));
+  SMOE_TRY(WantMatrix(stem + ".up_proj", width, config_.hidden_size, &to->up));
+  return WantMatrix(stem + ".down_proj", config_.hidden_size, width, &to->down);
 }
 
 Status TrunkLoader::WantAttention(const std::string& stem, LayerWeights* layer) {
@@ -162,10 +189,10 @@ Status TrunkLoader::WantAttention(const std::string& stem, LayerWeights* layer) 
   const uint64_t q_width = uint64_t{config_.num_attention_heads} * config_.head_dim;
   const uint64_t kv_width = uint64_t{config_.num_key_value_heads} * config_.head_dim;
   const std::string attention = stem + "self_attn.";
-  SMOE_TRY(WantMatrix(attention + "q_proj.weight", q_width, hidden, &layer->q));
-  SMOE_TRY(WantMatrix(attention + "k_proj.weight", kv_width, hidden, &layer->k));
-  SMOE_TRY(WantMatrix(attention + "v_proj.weight", kv_width, hidden, &layer->v));
-  SMOE_TRY(WantMatrix(attention + "o_proj.weight", hidden, q_width, &layer->o));
+  SMOE_TRY(WantMatrix(attention + "q_proj", q_width, hidden, &layer->q));
+  SMOE_TRY(WantMatrix(attention + "k_proj", kv_width, hidden, &layer->k));
+  SMOE_TRY(WantMatrix(attention + "v_proj", kv_width, hidden, &layer->v));
+  SMOE_TRY(WantMatrix(attention + "o_proj", hidden, q_width, &layer->o));
   struct Bias {
     const char* name;
     uint64_t count;
@@ -191,14 +218,14 @@ Status TrunkLoader::WantAttention(const std::string& stem, LayerWeights* layer) 
 
 Status TrunkLoader::WantFeedForward(const std::string& stem, LayerWeights* layer) {
   if (!layer->is_sparse) return WantDense(stem + "mlp", config_.intermediate_size, &layer->dense);
-  SMOE_TRY(WantF32Matrix(stem + traits_.moe_block + ".gate.weight", config_.num_experts,
-                         config_.hidden_size, &layer->router));
+  SMOE_TRY(WantMatrix(stem + traits_.moe_block + ".gate", config_.num_experts, config_.hidden_size,
+                      &layer->router, DType::kF32));
   if (traits_.shared_expert == nullptr || config_.shared_expert_intermediate_size == 0) return Ok();
   SMOE_TRY(WantDense(stem + traits_.shared_expert, config_.shared_expert_intermediate_size,
                      &layer->dense));
   if (traits_.shared_expert_gate == nullptr) return Ok();
-  return WantF32Matrix(stem + traits_.shared_expert_gate + ".weight", 1, config_.hidden_size,
-                       &layer->shared_gate);
+  return WantMatrix(stem + traits_.shared_expert_gate, 1, config_.hidden_size, &layer->shared_gate,
+                    DType::kF32);
 }
 
 Status TrunkLoader::WantAll(Trunk* trunk) {
@@ -209,9 +236,8 @@ Status TrunkLoader::WantAll(Trunk* trunk) {
   embedding->table = &trunk->embedding;
   if (files_.facts.head_is_tied) {
     embedding->matrix = &trunk->head;
-    used_.insert("lm_head.weight");  // a copy that tied models may carry: never read
   } else {
-    SMOE_TRY(WantMatrix("lm_head.weight", config_.vocab_size, hidden, &trunk->head));
+    SMOE_TRY(WantMatrix("lm_head", config_.vocab_size, hidden, &trunk->head));
   }
   SMOE_TRY(WantVector(prefix + "norm.weight", hidden, &trunk->final_norm));
   trunk->layers.resize(config_.num_hidden_layers);
@@ -230,9 +256,11 @@ Status TrunkLoader::WantAll(Trunk* trunk) {
 Status TrunkLoader::CheckNothingIsLeft() const {
   for (const auto& [name, info] : files_.trunk.tensors()) {
     if (used_.contains(name) || IsKnownExtra(name)) continue;
-    const std::optional<uint64_t> layer = LayerOf(name, files_.facts.prefix);
-    if (layer && *layer >= config_.num_hidden_layers) continue;
-    if (layer && IsRoutedExpert(name)) continue;
+    if (files_.facts.head_is_tied && IsHead(name)) continue;
+    const auto layer = checkpoint::ParseLayerName(name);
+    const bool is_ours = layer && layer->prefix == files_.facts.prefix;
+    if (is_ours && layer->layer_index >= config_.num_hidden_layers) continue;
+    if (is_ours && checkpoint::ParseExpertName(name)) continue;
     return Unsupported(
         "{}: tensor {} {} belongs to nothing that this build computes for {}; results without it "
         "would be wrong",
@@ -266,21 +294,42 @@ Status TrunkLoader::ReadPiece(const Piece& piece, AlignedBuffer* memory,
   return Ok();
 }
 
+Status TrunkLoader::ReadQuantised(const Piece& piece, std::span<float> target) const {
+  const uint64_t cols = piece.shape[1];
+  const uint64_t step = std::max<uint64_t>(kTrunkPieceBytes / sizeof(float) / cols, 1) * cols;
+  for (uint64_t first = 0; first < piece.count; first += step) {
+    const std::span<float> part = target.subspan(first, std::min(step, piece.count - first));
+    const std::string path = PathOf(*piece.info);
+    auto read = checkpoint::ReadLinearRows(files_.trunk, *piece.quantised, first / cols, part);
+    if (!read) return While(path, std::move(read));
+    const auto bad = tensor::FindNonFinite(DType::kF32, std::as_bytes(part));
+    if (!bad) continue;
+    return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite", path,
+                   piece.name, first + *bad);
+  }
+  return Ok();
+}
+
 Status TrunkLoader::Read(Trunk* trunk) {
   SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(total_bytes_, "trunk"));
   std::vector<std::byte> staging(kTrunkPieceBytes);
   for (const Piece& piece : pieces_) {
     const MutableBytes memory =
         trunk->memory.bytes().subspan(piece.offset, piece.count * tensor::DTypeBytes(piece.dtype));
-    SMOE_TRY(ReadPiece(piece, &trunk->memory, &staging));
+    if (piece.quantised) {
+      SMOE_TRY(ReadQuantised(
+          piece, trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.count)));
+    } else {
+      SMOE_TRY(ReadPiece(piece, &trunk->memory, &staging));
+    }
     if (piece.vector != nullptr) {
       *piece.vector = trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.count);
     }
-    if (piece.table != nullptr) *piece.table = {piece.dtype, piece.info->shape, memory};
+    if (piece.table != nullptr) *piece.table = {piece.dtype, piece.shape, memory};
     if (piece.matrix != nullptr) {
       piece.matrix->format = *FormatOf(piece.dtype);
-      piece.matrix->rows = static_cast<uint32_t>(piece.info->shape[0]);
-      piece.matrix->cols = static_cast<uint32_t>(piece.info->shape[1]);
+      piece.matrix->rows = static_cast<uint32_t>(piece.shape[0]);
+      piece.matrix->cols = static_cast<uint32_t>(piece.shape[1]);
       piece.matrix->data = memory;
     }
   }

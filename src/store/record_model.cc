@@ -47,19 +47,6 @@ Result<TensorFiles> OpenTrunk(const RecordFolder& folder, const PartPlaces& plac
   return TensorFiles::Open(places.options.trunk);
 }
 
-// Tensors of routed experts may lie in the same files; they are not read.
-Status CheckTrunkTypes(const TensorFiles& trunk) {
-  for (const auto& [name, info] : trunk.tensors()) {
-    const bool is_scale = name.ends_with(".weight_scale") || name.ends_with(".weight_packed");
-    if (!is_scale || name.find(".experts.") != std::string::npos) continue;
-    return Unsupported(
-        "{}: tensor {}: a quantised tensor of the trunk; this build reads trunks of f32, f16 and "
-        "bf16",
-        trunk.files()[info.file_index].path(), name);
-  }
-  return Ok();
-}
-
 Status LoadConfig(const RecordFolder& folder, const PartPlaces& places) {
   std::string text;
   SMOE_TRY(FindSideFiles(places, &text));
@@ -91,7 +78,6 @@ Result<ModelFiles> OpenRecordModel(const std::string& path, const ModelFilesOpti
   const StoreParts parts(folder);
   const PartPlaces places{parts, path, options, &files};
   SMOE_TRY_ASSIGN(files.trunk, OpenTrunk(folder, places));
-  SMOE_TRY(CheckTrunkTypes(files.trunk));
   SMOE_TRY(LoadConfig(folder, places));
   Append(files.facts.decisions, &files.decisions);
   Append(files.facts.warnings, &files.warnings);

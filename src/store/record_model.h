@@ -10,7 +10,7 @@ namespace smoe::store {
 
 // The parts come from the files that the manifest names; a store made by others names none and
 // needs --trunk, and a config from --config, from the trunk's folder, or beside the manifest.
-// Errors: as OpenModelFiles; kUnsupported naming the tensor if the trunk holds NVFP4 tensors.
+// Errors: as OpenModelFiles.
 Result<ModelFiles> OpenRecordModel(const std::string& path, const ModelFilesOptions& options);
 
 }  // namespace smoe::store

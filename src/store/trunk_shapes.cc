@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/linear_weight.h"
+
 namespace smoe::store {
 
 namespace {
@@ -23,6 +25,16 @@ bool HasPlainAttention(Family family) {
     default:
       return false;
   }
+}
+
+// A matrix that may be quantised; `stem` is its name without ".weight".
+Status CheckMatrix(const TensorFiles& trunk, const std::string& stem, const ModelConfig& config,
+                   const Shape& wanted, const std::string& why) {
+  SMOE_TRY_ASSIGN(const checkpoint::LinearWeight found,
+                  checkpoint::FindLinear(trunk, stem, config));
+  if (found.shape == wanted) return Ok();
+  return Corrupt("tensor {}: shape is {}, expected {} by {}", *found.codes.name,
+                 tensor::ShapeText(found.shape), tensor::ShapeText(wanted), why);
 }
 
 // `why` says where the wanted shape comes from.
@@ -47,10 +59,10 @@ Status CheckLayer(const TensorFiles& trunk, const std::string& layer, const Mode
   const std::string attention = layer + "self_attn.";
   SMOE_TRY(CheckShape(trunk, layer + "input_layernorm.weight", {hidden}, by_hidden));
   SMOE_TRY(CheckShape(trunk, layer + "post_attention_layernorm.weight", {hidden}, by_hidden));
-  SMOE_TRY(CheckShape(trunk, attention + "q_proj.weight", {q_rows, hidden}, by_heads));
-  SMOE_TRY(CheckShape(trunk, attention + "k_proj.weight", {kv_rows, hidden}, by_kv_heads));
-  SMOE_TRY(CheckShape(trunk, attention + "v_proj.weight", {kv_rows, hidden}, by_kv_heads));
-  SMOE_TRY(CheckShape(trunk, attention + "o_proj.weight", {hidden, q_rows}, by_heads));
+  SMOE_TRY(CheckMatrix(trunk, attention + "q_proj", config, {q_rows, hidden}, by_heads));
+  SMOE_TRY(CheckMatrix(trunk, attention + "k_proj", config, {kv_rows, hidden}, by_kv_heads));
+  SMOE_TRY(CheckMatrix(trunk, attention + "v_proj", config, {kv_rows, hidden}, by_kv_heads));
+  SMOE_TRY(CheckMatrix(trunk, attention + "o_proj", config, {hidden, q_rows}, by_heads));
   const std::string router =
       layer +
       (config.family == Family::kMixtral ? "block_sparse_moe.gate.weight" : "mlp.gate.weight");
@@ -70,8 +82,8 @@ Status CheckTrunkShapes(const TensorFiles& trunk, const std::string& prefix,
   SMOE_TRY(CheckShape(trunk, prefix + "embed_tokens.weight", {vocab, hidden}, by_vocab));
   SMOE_TRY(
       CheckShape(trunk, prefix + "norm.weight", {hidden}, fmt::format("hidden_size {}", hidden)));
-  if (trunk.Find("lm_head.weight") != nullptr) {
-    SMOE_TRY(CheckShape(trunk, "lm_head.weight", {vocab, hidden}, by_vocab));
+  if (trunk.Find("lm_head.weight") != nullptr || trunk.Find("lm_head.weight_packed") != nullptr) {
+    SMOE_TRY(CheckMatrix(trunk, "lm_head", config, {vocab, hidden}, by_vocab));
   }
   if (!HasPlainAttention(config.family)) return Ok();
   for (uint32_t i = 0; i < config.num_hidden_layers; ++i) {

@@ -25,10 +25,17 @@ constexpr const char* kV1ModelType = "qwen3_moe";
 // No position limit is stored; long enough for what these models were published with.
 constexpr int kAssumedPositions = 32768;
 
+// Quantised matrices of one kind have a longer name. Rows are rows in all of them.
+bool EndsWith(std::string_view name, std::string_view suffix) {
+  constexpr std::string_view kPacked = "_packed";
+  if (name.ends_with(kPacked)) name.remove_suffix(kPacked.size());
+  return name.ends_with(suffix);
+}
+
 // Rows of the first tensor whose name ends so; 0 if there is none.
 uint32_t RowsOf(const TensorFiles& trunk, std::string_view suffix) {
   for (const auto& [name, info] : trunk.tensors()) {
-    if (name.ends_with(suffix) && info.shape.size() == 2 && info.shape[0] <= UINT32_MAX) {
+    if (EndsWith(name, suffix) && info.shape.size() == 2 && info.shape[0] <= UINT32_MAX) {
       return static_cast<uint32_t>(info.shape[0]);
     }
   }
@@ -37,7 +44,7 @@ uint32_t RowsOf(const TensorFiles& trunk, std::string_view suffix) {
 
 bool HasTensor(const TensorFiles& trunk, std::string_view suffix) {
   for (const auto& item : trunk.tensors()) {
-    if (item.first.ends_with(suffix)) return true;
+    if (EndsWith(item.first, suffix)) return true;
   }
   return false;
 }
