@@ -85,6 +85,7 @@ struct Group {
   uint32_t count;
   uint32_t padded_count;
   float largest;
+  float searched_q4;  // what the Q4 search says, unrounded; for an mse group that is not tiny
 };
 
 using Codes = std::array<uint8_t, kGroupSizeMax>;
@@ -129,7 +130,8 @@ class Contest {
   void EnterNearest(uint16_t scale) {
     if ((scale & 0x7FFFU) == 0) return;
     Codes codes{};
-    kQuantiseScalar.nearest(group_.weights, group_.count, kind_, F32FromF16(scale), codes.data());
+    const float value = F32FromF16(scale);
+    kQuantiseScalar.nearest(group_.weights, group_.count, kind_, value, value, codes.data());
     Enter(codes, scale);
   }
   uint16_t Win(Codes& codes) const {
@@ -184,19 +186,18 @@ uint16_t MseGroup(const QuantiseKernels& kernels, const Group& group, const Code
   if (group.largest < kTinyLargest) return TinyGroup(kernels, group, kind, codes);
   const float original = ReferenceScale(kernels, group, kind);
   const StoredScale plain = Stored(original);  // the original's scale, with codes chosen again
-  const float fitted = kind.bits == 4 ? kernels.search_q4(group.weights, group.count, group.largest,
-                                                          TheTables().search)
-                                      : kernels.fit(group.weights, group.count, kind, original);
+  const float fitted =
+      kind.bits == 4 ? group.searched_q4 : kernels.fit(group.weights, group.count, kind, original);
   const StoredScale scale = Stored(fitted);
-  const float plain_error = kernels.nearest_error(group.weights, group.count, kind, plain.value);
-  const float error = kernels.nearest(group.weights, group.count, kind, scale.value, codes.data());
+  const auto [error, plain_error] =
+      kernels.nearest(group.weights, group.count, kind, scale.value, plain.value, codes.data());
   const float largest_squared = group.largest * group.largest;
   const bool is_clear =
       plain_error > kClearError * static_cast<float>(group.count) * largest_squared;
   if (is_clear && error < plain_error * kClearGain) return scale.bits;
   // Too close for float sums to tell, or the original's scale is better. Ties go to its result.
   Codes nearest = codes;
-  kernels.nearest(group.weights, group.count, kind, plain.value, nearest.data());
+  kernels.nearest(group.weights, group.count, kind, plain.value, plain.value, nearest.data());
   const uint16_t reference = ReferenceCodes(kernels, group, kind, original, codes);
   const bool same_codes = std::equal(codes.begin(), codes.begin() + group.count, nearest.begin());
   if (is_clear && same_codes) return reference;
@@ -227,11 +228,52 @@ uint16_t QuantiseGroup(const QuantiseKernels& kernels, const Group& group, const
   return ReferenceCodes(kernels, group, kind, ReferenceScale(kernels, group, kind), codes);
 }
 
-Unexpected TooLarge(std::span<const float> weights, uint64_t first, uint32_t count) {
-  uint64_t index = first;
-  while (index + 1 < first + count && std::fabs(weights[index]) <= kF16Max) ++index;
-  return Unsupported("weight {}: {} is beyond {}, the largest scale of an f16", index,
-                     weights[index], kF16Max);
+// Groups of equal length, back to back, that are looked at together.
+struct GroupRun {
+  const float* weights;
+  uint64_t first;         // index of the first weight in its tensor
+  uint32_t count;         // of one group
+  uint32_t padded_count;  // with the zeros behind; a run of padded groups has one
+  uint32_t group_count;   // at most kSearchGroups
+};
+
+Unexpected TooLarge(const GroupRun& run) {
+  const uint64_t last = uint64_t{run.count} * run.group_count - 1;
+  uint64_t index = 0;
+  while (index < last && std::fabs(run.weights[index]) <= kF16Max) ++index;
+  return Unsupported("weight {}: {} is beyond {}, the largest scale of an f16", run.first + index,
+                     run.weights[index], kF16Max);
+}
+
+Status QuantiseRun(const QuantiseKernels& kernels, const GroupRun& run, const CodeKind& kind,
+                   Quantiser quantiser, MutableBytes packed, MutableBytes scales) {
+  std::array<float, kSearchGroups> largest;
+  std::array<float, kSearchGroups> searchable;
+  std::array<float, kSearchGroups> searched;
+  for (uint32_t g = 0; g < run.group_count; ++g) {
+    largest[g] = kernels.largest(run.weights + uint64_t{g} * run.count, run.count);
+    if (!(largest[g] <= kF16Max)) return TooLarge(run);
+    // A tiny group's search is not used, but must stay in the normal numbers.
+    searchable[g] = std::max(largest[g], kTinyLargest);
+  }
+  if (kind.bits == 4 && quantiser == Quantiser::kMse) {
+    kernels.search_q4(run.weights, run.count, run.group_count, searchable.data(),
+                      TheTables().search, searched.data());
+  }
+  Codes codes{};
+  for (uint32_t g = 0; g < run.group_count; ++g) {
+    const Group group{run.weights + uint64_t{g} * run.count, run.count, run.padded_count,
+                      largest[g], searched[g]};
+    const uint16_t scale = QuantiseGroup(kernels, group, kind, quantiser, codes);
+    StoreStruct(scales, uint64_t{g} * sizeof(scale), scale);
+    const uint64_t at = PackedBytes(uint64_t{g} * run.count, SmoeBits(kind.bits));
+    if (run.count == run.padded_count) {
+      kernels.pack(codes.data(), run.count, kind.bits, packed.data() + at);
+    } else {
+      PackTail(codes, run.count, kind, packed.subspan(at));
+    }
+  }
+  return Ok();
 }
 
 }  // namespace
@@ -259,29 +301,22 @@ Status QuantiseSmoe(std::span<const float> weights, SmoeBits bits, uint32_t grou
   const CodeKind& kind = KindOf(bits);
   const QuantiseKernels& best = BestKernels();
   const QuantiseKernels& full = group_size % best.count_multiple == 0 ? best : kQuantiseScalar;
-  Codes codes{};
-  std::array<float, kGroupSizeMax> padded{};
-  for (uint64_t first = 0; first < weights.size(); first += group_size) {
-    const bool is_full = weights.size() - first >= group_size;
-    const uint32_t count = is_full ? group_size : static_cast<uint32_t>(weights.size() - first);
-    Group group{weights.data() + first, count, group_size, 0};
-    if (!is_full) {
-      std::copy_n(group.weights, count, padded.begin());
-      group.weights = padded.data();
-    }
-    const QuantiseKernels& kernels = is_full ? full : kQuantiseScalar;
-    group.largest = kernels.largest(group.weights, count);
-    if (!(group.largest <= kF16Max)) return TooLarge(weights, first, count);
-    const uint16_t scale = QuantiseGroup(kernels, group, kind, quantiser, codes);
-    StoreStruct(scales, first / group_size * 2, scale);
-    const uint64_t at = PackedBytes(first, bits);
-    if (is_full) {
-      kernels.pack(codes.data(), count, kind.bits, packed.data() + at);
-    } else {
-      PackTail(codes, count, kind, packed.subspan(at));
-    }
+  const auto quantise = [&](const QuantiseKernels& kernels, const GroupRun& run) {
+    return QuantiseRun(kernels, run, kind, quantiser, packed.subspan(PackedBytes(run.first, bits)),
+                       scales.subspan(ScaleBytes(run.first, group_size)));
+  };
+  const uint64_t group_count = weights.size() / group_size;
+  for (uint64_t g = 0; g < group_count; g += kSearchGroups) {
+    const auto in_run = static_cast<uint32_t>(std::min<uint64_t>(kSearchGroups, group_count - g));
+    const uint64_t first = g * group_size;
+    SMOE_TRY(quantise(full, {weights.data() + first, first, group_size, group_size, in_run}));
   }
-  return Ok();
+  const std::span<const float> tail = weights.subspan(group_count * group_size);
+  if (tail.empty()) return Ok();
+  std::array<float, kGroupSizeMax> padded{};
+  std::copy(tail.begin(), tail.end(), padded.begin());
+  return quantise(kQuantiseScalar, {padded.data(), group_count * group_size,
+                                    static_cast<uint32_t>(tail.size()), group_size, 1});
 }
 
 void DequantiseSmoe(Bytes packed, Bytes scales, SmoeBits bits, uint32_t group_size,

@@ -194,8 +194,14 @@ int32_t AddIntegers(__m256i lanes) {
   return _mm_cvtsi128_si32(_mm_hadd_epi32(half, half));
 }
 
+// A group's best ratio so far, and its error.
+struct Choice {
+  int ratio;
+  float error;
+};
+
 template <uint32_t kVectors>
-int BestRatio(const __m256i* integers, const SearchTable& table) {
+Choice CoarseChoice(const __m256i* integers, const SearchTable& table) {
   __m256i sums[8];
 #pragma GCC unroll 8
   for (int i = 0; i < kSearchCoarseCount; ++i) {
@@ -209,42 +215,31 @@ int BestRatio(const __m256i* integers, const SearchTable& table) {
   least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0x4E));
   least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0xB1));
   const int equal = _mm256_movemask_ps(_mm256_cmp_ps(errors, least, _CMP_EQ_OQ));
-  const int middle = 2 * __builtin_ctz(static_cast<uint32_t>(equal)) + 1;
-  float best_error = _mm256_cvtss_f32(least);
-  int best = middle;
-  for (int ratio = middle - 1; ratio <= middle + 1; ratio += 2) {
+  return {2 * __builtin_ctz(static_cast<uint32_t>(equal)) + 1, _mm256_cvtss_f32(least)};
+}
+
+template <uint32_t kVectors>
+Choice FineChoice(const __m256i* integers, const SearchTable& table, Choice middle) {
+  Choice best = middle;
+  for (int ratio = middle.ratio - 1; ratio <= middle.ratio + 1; ratio += 2) {
     const __m256i sum = SearchError<kVectors>(integers, table.multiplier[ratio]);
     const float error = static_cast<float>(AddIntegers(sum)) * table.ratio_squared[ratio];
-    if (error < best_error) {
-      best_error = error;
-      best = ratio;
-    }
+    const bool is_better = error < best.error;
+    best.error = is_better ? error : best.error;
+    best.ratio = is_better ? ratio : best.ratio;
   }
   return best;
 }
 
-int BestRatio(const __m256i* integers, uint32_t vectors, const SearchTable& table) {
-  switch (vectors) {
-    case 1:
-      return BestRatio<1>(integers, table);
-    case 2:
-      return BestRatio<2>(integers, table);
-    case 4:
-      return BestRatio<4>(integers, table);
-    default:
-      return BestRatio<8>(integers, table);
-  }
-}
-
-float SearchQ4(const float* weights, uint32_t count, float largest, const SearchTable& table) {
-  __m256i integers[kCountMax / 16];
-  const uint32_t vectors = count / 16;
-  ToIntegers(weights, vectors, largest, integers);
-  const __m256i factor = _mm256_set1_epi16(table.multiplier[BestRatio(integers, vectors, table)]);
+// The least-squares scale for the codes of one ratio.
+template <uint32_t kVectors>
+float FitIntegers(const __m256i* integers, int16_t multiplier, float largest) {
+  const __m256i factor = _mm256_set1_epi16(multiplier);
   const __m256i one = _mm256_set1_epi16(1);
   __m256i products = _mm256_setzero_si256();
   __m256i squares = _mm256_setzero_si256();
-  for (uint32_t v = 0; v < vectors; ++v) {
+#pragma GCC unroll 8
+  for (uint32_t v = 0; v < kVectors; ++v) {
     const __m256i start = StepStart(_mm256_mulhrs_epi16(integers[v], factor));
     const __m256i level = _mm256_add_epi16(_mm256_srai_epi16(start, 10), one);
     products = _mm256_add_epi32(products, _mm256_madd_epi16(integers[v], level));
@@ -252,6 +247,37 @@ float SearchQ4(const float* weights, uint32_t count, float largest, const Search
   }
   return static_cast<float>(AddIntegers(products)) / static_cast<float>(AddIntegers(squares)) *
          15.0F * (largest / 32767.0F);
+}
+
+template <uint32_t kVectors>
+void SearchGroups(const float* weights, uint32_t group_count, const float* largest,
+                  const SearchTable& table, float* scales) {
+  __m256i integers[kSearchGroups][kVectors];
+  Choice choices[kSearchGroups];
+  for (uint32_t g = 0; g < group_count; ++g) {
+    ToIntegers(weights + uint64_t{16} * kVectors * g, kVectors, largest[g], integers[g]);
+    choices[g] = CoarseChoice<kVectors>(integers[g], table);
+  }
+  for (uint32_t g = 0; g < group_count; ++g) {
+    choices[g] = FineChoice<kVectors>(integers[g], table, choices[g]);
+  }
+  for (uint32_t g = 0; g < group_count; ++g) {
+    scales[g] = FitIntegers<kVectors>(integers[g], table.multiplier[choices[g].ratio], largest[g]);
+  }
+}
+
+void SearchQ4(const float* weights, uint32_t count, uint32_t group_count, const float* largest,
+              const SearchTable& table, float* scales) {
+  switch (count / 16) {
+    case 1:
+      return SearchGroups<1>(weights, group_count, largest, table, scales);
+    case 2:
+      return SearchGroups<2>(weights, group_count, largest, table, scales);
+    case 4:
+      return SearchGroups<4>(weights, group_count, largest, table, scales);
+    default:
+      return SearchGroups<8>(weights, group_count, largest, table, scales);
+  }
 }
 
 __m256 NearestLevel(__m256 weight, __m256 to_steps, __m256 zero) {
@@ -288,12 +314,19 @@ void StoreCodes16(__m256 first, __m256 second, uint8_t* out) {
   __builtin_memcpy(out, &bytes, sizeof(bytes));
 }
 
-float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
-              uint8_t* codes) {
-  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
+NearestErrors Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+                      float other_scale, uint8_t* codes) {
   const __m256 zero = _mm256_set1_ps(kind.zero);
+  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
   const __m256 step = _mm256_set1_ps(kind.zero_inverse * scale);
+  const __m256 to_other_steps = _mm256_set1_ps(kind.zero / other_scale);
+  const __m256 other_step = _mm256_set1_ps(kind.zero_inverse * other_scale);
   __m256 lanes = _mm256_setzero_ps();
+  __m256 other_lanes = _mm256_setzero_ps();
+  const auto add_other = [&](__m256 weight) {
+    const __m256 level = NearestLevel(weight, to_other_steps, zero);
+    other_lanes = _mm256_add_ps(other_lanes, SquaredDistance(weight, level, other_step));
+  };
   for (uint32_t i = 0; i < count; i += 16) {
     const __m256 first = _mm256_loadu_ps(weights + i);
     const __m256 second = _mm256_loadu_ps(weights + i + 8);
@@ -301,22 +334,11 @@ float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float 
     const __m256 second_level = NearestLevel(second, to_steps, zero);
     lanes = _mm256_add_ps(lanes, SquaredDistance(first, first_level, step));
     lanes = _mm256_add_ps(lanes, SquaredDistance(second, second_level, step));
+    add_other(first);
+    add_other(second);
     StoreCodes16(_mm256_add_ps(first_level, zero), _mm256_add_ps(second_level, zero), codes + i);
   }
-  return AddLanes(lanes);
-}
-
-float NearestError(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
-  const __m256 to_steps = _mm256_set1_ps(kind.zero / scale);
-  const __m256 zero = _mm256_set1_ps(kind.zero);
-  const __m256 step = _mm256_set1_ps(kind.zero_inverse * scale);
-  __m256 lanes = _mm256_setzero_ps();
-  for (uint32_t i = 0; i < count; i += 8) {
-    const __m256 weight = _mm256_loadu_ps(weights + i);
-    lanes =
-        _mm256_add_ps(lanes, SquaredDistance(weight, NearestLevel(weight, to_steps, zero), step));
-  }
-  return AddLanes(lanes);
+  return {AddLanes(lanes), AddLanes(other_lanes)};
 }
 
 // 16 codes to 8 bytes (Q4) or 4 bytes (Q2): neighbours are merged by multiply-add.
@@ -340,8 +362,7 @@ void Pack(const uint8_t* codes, uint32_t count, uint32_t bits, std::byte* packed
 }  // namespace
 
 const QuantiseKernels kQuantiseAvx2 = {
-    "avx2",   16,  Largest, ReferenceSearch, ReferenceCodes,
-    SearchQ4, Fit, Nearest, NearestError,    Pack,
+    "avx2", 16, Largest, ReferenceSearch, ReferenceCodes, SearchQ4, Fit, Nearest, Pack,
 };
 
 }  // namespace smoe::tensor

@@ -26,6 +26,8 @@ struct CodeKind {
 // RMSE by 7.13 %, eight would by 7.15 %, all scales by 7.19 %.
 constexpr int kSearchCoarseCount = 6;
 constexpr int kSearchCount = 2 * kSearchCoarseCount + 1;
+// Groups of one call.
+constexpr uint32_t kSearchGroups = 8;
 constexpr double kSearchFirst = 0.83;
 constexpr double kSearchFinal = 1.03;
 struct SearchTable {
@@ -43,6 +45,11 @@ struct ReferenceTable {
   int16_t multiplier[kReferenceRatioCount];  // round(1.5 x 2^11 / ratio)
 };
 
+struct NearestErrors {
+  float error;
+  float other_error;
+};
+
 struct QuantiseKernels {
   const char* name;         // as in SMOE_ISA
   uint32_t count_multiple;  // groups must be a multiple of this long, 1: any length
@@ -58,20 +65,22 @@ struct QuantiseKernels {
   void (*reference_codes)(const float* weights, uint32_t count, const CodeKind& kind, float scale,
                           uint8_t* codes);
 
-  // Q4 only. Magnitudes become 16-bit integers, largest = 32767; each ratio's error is summed in
-  // integers with 11 fractional bits of a step; the best one's codes give the least-squares scale
-  // sum(w m) / sum(m m) x 15, m = 2 code - 15, which is returned (unrounded).
-  // Requires largest x 32767 and its inverse to be normal numbers.
-  float (*search_q4)(const float* weights, uint32_t count, float largest, const SearchTable& table);
+  // Q4 only, for `group_count` groups of `count` weights each, back to back, at most
+  // kSearchGroups: one group's steps wait for each other, several groups' do not. Magnitudes become
+  // 16-bit integers, largest = 32767; each ratio's error is summed in integers with 11 fractional
+  // bits of a step; the best one's codes give the least-squares scale sum(w m) / sum(m m) x 15,
+  // m = 2 code - 15, which goes to scales[i] (unrounded).
+  // Requires largest[i] x 32767 and its inverse to be normal numbers.
+  void (*search_q4)(const float* weights, uint32_t count, uint32_t group_count,
+                    const float* largest, const SearchTable& table, float* scales);
 
   // The least-squares scale for the codes that `scale` chooses.
   float (*fit)(const float* weights, uint32_t count, const CodeKind& kind, float scale);
 
-  // The nearest codes under `scale`, one per byte, and their squared error. Requires scale > 0.
-  float (*nearest)(const float* weights, uint32_t count, const CodeKind& kind, float scale,
-                   uint8_t* codes);
-  // The error alone.
-  float (*nearest_error)(const float* weights, uint32_t count, const CodeKind& kind, float scale);
+  // The nearest codes under `scale`, one per byte, and the squared errors under it and under
+  // `other_scale`, in one pass. Requires both scales > 0.
+  NearestErrors (*nearest)(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+                           float other_scale, uint8_t* codes);
 
   // Codes of one byte each to `bits` each, low bits first. Requires count to be a multiple of 8.
   void (*pack)(const uint8_t* codes, uint32_t count, uint32_t bits, std::byte* packed);

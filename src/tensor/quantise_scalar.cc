@@ -93,7 +93,7 @@ int BestRatio(const int16_t* integers, uint32_t count, const SearchTable& table)
   return best;
 }
 
-float SearchQ4(const float* weights, uint32_t count, float largest, const SearchTable& table) {
+float SearchGroup(const float* weights, uint32_t count, float largest, const SearchTable& table) {
   int16_t integers[kCountMax];
   const float to_integer = 32767.0F / largest;
   for (uint32_t i = 0; i < count; ++i) {
@@ -109,6 +109,13 @@ float SearchQ4(const float* weights, uint32_t count, float largest, const Search
   }
   return static_cast<float>(product_sum) / static_cast<float>(square_sum) * 15.0F *
          (largest / 32767.0F);
+}
+
+void SearchQ4(const float* weights, uint32_t count, uint32_t group_count, const float* largest,
+              const SearchTable& table, float* scales) {
+  for (uint32_t g = 0; g < group_count; ++g) {
+    scales[g] = SearchGroup(weights + uint64_t{g} * count, count, largest[g], table);
+  }
 }
 
 // Code minus Z of the nearest code, and the weight in steps.
@@ -129,8 +136,8 @@ float Fit(const float* weights, uint32_t count, const CodeKind& kind, float scal
   return AddLanes(products) / AddLanes(squares) * kind.zero;
 }
 
-float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
-              uint8_t* codes) {
+float NearestError(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+                   uint8_t* codes) {
   const float to_steps = kind.zero / scale;
   const float step = kind.zero_inverse * scale;
   float lanes[kLanes] = {};
@@ -143,8 +150,10 @@ float Nearest(const float* weights, uint32_t count, const CodeKind& kind, float 
   return AddLanes(lanes);
 }
 
-float NearestError(const float* weights, uint32_t count, const CodeKind& kind, float scale) {
-  return Nearest(weights, count, kind, scale, nullptr);
+NearestErrors Nearest(const float* weights, uint32_t count, const CodeKind& kind, float scale,
+                      float other_scale, uint8_t* codes) {
+  return {NearestError(weights, count, kind, scale, codes),
+          NearestError(weights, count, kind, other_scale, nullptr)};
 }
 
 void Pack(const uint8_t* codes, uint32_t count, uint32_t bits, std::byte* packed) {
@@ -159,8 +168,7 @@ void Pack(const uint8_t* codes, uint32_t count, uint32_t bits, std::byte* packed
 }  // namespace
 
 const QuantiseKernels kQuantiseScalar = {
-    "scalar", 1,   Largest, ReferenceSearch, ReferenceCodes,
-    SearchQ4, Fit, Nearest, NearestError,    Pack,
+    "scalar", 1, Largest, ReferenceSearch, ReferenceCodes, SearchQ4, Fit, Nearest, Pack,
 };
 
 }  // namespace smoe::tensor
