@@ -33,6 +33,7 @@ enum SmoeCode : int {
   kSmoeCorrupt = 2,
   kSmoeUnsupported = 3,
   kSmoePanic = 4,
+  kSmoeExhausted = 5,
 };
 
 struct SmoeTokenizer;

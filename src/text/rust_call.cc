@@ -10,6 +10,8 @@ ErrorCode CodeOf(int code) {
       return ErrorCode::kInvalid;
     case kSmoeCorrupt:
       return ErrorCode::kCorrupt;
+    case kSmoeExhausted:
+      return ErrorCode::kExhausted;
     default:
       // A panic of a library is something this build cannot do; the text says which.
       return ErrorCode::kUnsupported;

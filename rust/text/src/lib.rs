@@ -2,6 +2,7 @@
 //! returns 0 or a code of fail.rs, with a text in `*error` that the caller frees. The header is
 //! src/text/rust_abi.h; both change together.
 
+mod budget;
 mod callargs;
 mod check;
 mod clock;
@@ -10,10 +11,13 @@ mod control;
 mod deep;
 mod fail;
 mod generation;
+mod limits;
 mod operators;
 mod pymethods;
 mod python;
 mod pyvalue;
+mod regexp;
+mod steps;
 mod stream;
 mod template;
 #[cfg(test)]
@@ -110,9 +114,7 @@ fn guard(error: *mut Bytes, f: impl FnOnce() -> Result<()>) -> i32 {
         Ok(Ok(())) => return 0,
         Ok(Err(fail)) => fail,
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-            Fail { code: Code::Panic, text: format!("panic: {text}") }
+            Fail { code: Code::Panic, text: format!("panic: {}", fail::panic_text(&*panic)) }
         }
     };
     if !error.is_null() {

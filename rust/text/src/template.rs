@@ -88,15 +88,26 @@ fn describe(error: &Error, source: &str) -> String {
     }
 }
 
-fn raised(error: &Error) -> Option<&Raised> {
+fn cause<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
     let mut cause = Some(error as &(dyn std::error::Error + 'static));
     while let Some(e) = cause {
-        if let Some(raised) = e.downcast_ref::<Raised>() {
-            return Some(raised);
+        if let Some(found) = e.downcast_ref::<T>() {
+            return Some(found);
         }
         cause = e.source();
     }
     None
+}
+
+fn raised(error: &Error) -> Option<&Raised> {
+    cause(error)
+}
+
+fn no_thread(purpose: &str, stack_bytes: u64, e: &std::io::Error) -> Fail {
+    Fail::exhausted(format!(
+        "the chat template: no thread to {purpose} on, with a stack of {stack_bytes} bytes of address \
+         space: {e}"
+    ))
 }
 
 fn compile(source: &str, globals: Map<String, Json>) -> Result<Environment<'static>> {
@@ -139,7 +150,7 @@ impl Template {
         }
         let stack_bytes = deep::stack_for_source(source.len());
         let env = deep::run(stack_bytes, || compile(source, globals))
-            .map_err(|e| Fail::unsupported(format!("no thread to compile on: {e}")))??;
+            .map_err(|e| no_thread("compile", stack_bytes, &e))??;
         let mut template = Template { env, arguments: Arguments::Mapping };
         template.arguments = template.probe_arguments();
         Ok(template)
@@ -166,7 +177,8 @@ impl Template {
             Ok(text)
         });
         rendered.unwrap_or_else(|e| {
-            Err(Error::new(ErrorKind::InvalidOperation, format!("no thread to render on: {e}")))
+            let fail = no_thread("render", deep::stack_for_fuel(fuel), &e);
+            Err(Error::new(ErrorKind::InvalidOperation, "no thread").with_source(fail))
         })
     }
 
@@ -219,6 +231,9 @@ impl Template {
     }
 
     fn failure(&self, error: &Error, request: &Map<String, Json>, how: How) -> Fail {
+        if let Some(fail) = cause::<Fail>(error) {
+            return Fail { code: fail.code, text: fail.text.clone() };
+        }
         let Some(Raised(text)) = raised(error) else {
             let source = self.env.get_template(NAME).map_or(String::new(), |t| t.source().into());
             return Fail::invalid(format!("the chat template: {}", describe(error, &source)));

@@ -1,14 +1,17 @@
 //! The reference library's tokenizer, with control over which added tokens a text may hold.
 
+use crate::budget::Budget;
 use crate::control::{self, ControlTokens, Writer};
-use crate::fail::{Fail, Result};
+use crate::fail::{guarded, library, Fail, Result};
+use crate::limits;
+use crate::steps::{Decoders, Normalizers, PreTokenizers};
 use std::collections::HashSet;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use tokenizers::tokenizer::{
     AddedVocabulary, Model, NormalizedString, Normalizer, OffsetType, PostProcessor,
-    PreTokenizedString, PreTokenizer,
+    PreTokenizedString,
 };
-use tokenizers::{DecoderWrapper, NormalizerWrapper};
+use tokenizers::DecoderWrapper;
 
 /// Which added tokens are recognised in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +27,9 @@ pub enum Parse {
 /// Ids may have gaps, but masks and tables are sized by the largest id: so many ids without a token
 /// are fine.
 const GAP_MAX: usize = 1 << 20;
+
+/// Bytes of the tokens that are decoded at once.
+const DECODE_BYTES_MAX: usize = 1 << 30;
 
 /// The letters of byte-level vocabularies are below this.
 const LETTER_MAX: usize = 0x144;
@@ -47,6 +53,9 @@ fn byte_of(letter: char) -> Option<u8> {
 
 pub struct Tokenizer {
     hf: tokenizers::Tokenizer,
+    normalizers: Normalizers,
+    pre_tokenizers: PreTokenizers,
+    decoders: Option<Decoders>,
     byte_level: bool,
     vocab_size: u32,
     control: ControlTokens,
@@ -59,13 +68,12 @@ pub struct Tokenizer {
     marked: AddedVocabulary,
 }
 
-fn library(e: impl std::fmt::Display) -> Fail {
-    Fail::corrupt(e.to_string())
-}
-
 impl Tokenizer {
     pub fn load(json: &[u8]) -> Result<Tokenizer> {
-        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(library)?;
+        limits::check_file(json)?;
+        let mut hf =
+            guarded("tokenizer", || tokenizers::Tokenizer::from_bytes(json).map_err(library))?;
+        limits::check_model(hf.get_model())?;
         hf.with_padding(None);
         hf.with_truncation(None).map_err(library)?;
 
@@ -93,6 +101,7 @@ impl Tokenizer {
         marked.add_tokens(as_written, hf.get_model(), hf.get_normalizer()).map_err(library)?;
 
         let ids = hf.get_vocab(true);
+        limits::check_longest(hf.get_model(), ids.keys().map(String::len).max().unwrap_or(0))?;
         let vocab_size = ids.values().max().map_or(0, |id| id.saturating_add(1));
         if vocab_size as usize > ids.len() + GAP_MAX {
             return Err(Fail::corrupt(format!(
@@ -102,6 +111,9 @@ impl Tokenizer {
             )));
         }
         Ok(Tokenizer {
+            normalizers: Normalizers::new(hf.get_normalizer())?,
+            pre_tokenizers: PreTokenizers::new(hf.get_pre_tokenizer())?,
+            decoders: hf.get_decoder().map(Decoders::new).transpose()?,
             byte_level: matches!(hf.get_decoder(), Some(DecoderWrapper::ByteLevel(_))),
             vocab_size,
             control: ControlTokens::new(&control),
@@ -154,14 +166,11 @@ impl Tokenizer {
 
     pub fn encode(&self, text: &str, add_special: bool, parse: Parse) -> Result<Vec<u32>> {
         let added = match parse {
-            Parse::All => {
-                let encoding = self.hf.encode_fast(text, add_special).map_err(library)?;
-                return Ok(encoding.get_ids().to_vec());
-            }
+            Parse::All => self.hf.get_added_vocabulary(),
             Parse::NotSpecial => &self.not_special,
             Parse::NoControl => &self.no_control,
         };
-        self.run(added.extract_and_normalize(self.hf.get_normalizer(), text), add_special)
+        self.run(added, text, None, add_special, parse)
     }
 
     /// Encodes the whole text at once, but recognises no control token across one of `breaks`
@@ -182,8 +191,7 @@ impl Tokenizer {
         let mark = control::choose_mark(|c| text.contains(c))
             .ok_or_else(|| Fail::invalid("the text holds every private character"))?;
         let marked = control::insert(text, breaks, mark);
-        let normalizer = DropMark { mark, inner: self.hf.get_normalizer() };
-        self.run(self.marked.extract_and_normalize(Some(&normalizer), &marked), add_special)
+        self.run(&self.marked, &marked, Some(mark), add_special, Parse::NoControl)
     }
 
     /// The places at which `encode_broken` must break `text` so that it is ordinary text.
@@ -191,33 +199,50 @@ impl Tokenizer {
         self.control.breaks(text, Writer::Anyone, false)
     }
 
-    /// What the library does after the added tokens are cut out. A vocabulary could still make a
-    /// control token out of ordinary text; then there is no safe way to encode that text.
-    fn run(&self, mut pieces: PreTokenizedString, add_special: bool) -> Result<Vec<u32>> {
-        use tokenizers::OffsetReferential::Original;
-        let is_control = |id: u32| self.control_ids.contains(&id);
-        let wanted = pieces
-            .get_splits(Original, OffsetType::None)
-            .iter()
-            .flat_map(|(_, _, tokens)| tokens.iter().flatten())
-            .filter(|t| is_control(t.id))
-            .count();
-        if let Some(pre_tokenizer) = self.hf.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
+    /// What the library does, step by step. A vocabulary could make a control token out of ordinary
+    /// text: where none may be made, there is no safe way to encode that text.
+    fn run(
+        &self,
+        added: &AddedVocabulary,
+        text: &str,
+        mark: Option<char>,
+        add_special: bool,
+        parse: Parse,
+    ) -> Result<Vec<u32>> {
+        let budget = Budget::new(text.len());
+        let bounded = Bounded { mark, steps: &self.normalizers, budget, fail: OnceLock::new() };
+        let mut pieces =
+            guarded("normalizer", || Ok(added.extract_and_normalize(Some(&bounded), text)))?;
+        if let Some(fail) = bounded.fail.into_inner() {
+            return Err(fail);
         }
-        self.hf.get_model().tokenize_in_pretokenized(&mut pieces, None).map_err(library)?;
-        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(library)?;
-        let found = encoding.get_ids().iter().filter(|&&id| is_control(id)).count();
-        if found != wanted {
+        let wanted = self.control_count(&pieces);
+        let budget = Budget::new(text.len());
+        self.pre_tokenizers.run(&mut pieces, &budget)?;
+        let encoding = guarded("model", || {
+            self.hf.get_model().tokenize_in_pretokenized(&mut pieces, None).map_err(library)?;
+            pieces.into_encoding(None, 0, OffsetType::None).map_err(library)
+        })?;
+        let is_control = |id: &&u32| self.control_ids.contains(id);
+        let found = encoding.get_ids().iter().filter(is_control).count();
+        if parse != Parse::All && found != wanted {
             return Err(Fail::unsupported(
                 "this vocabulary makes control tokens out of ordinary text",
             ));
         }
         let encoding = match self.hf.get_post_processor() {
-            Some(processor) => processor.process(encoding, None, add_special).map_err(library)?,
+            Some(processor) => guarded("post_processor", || {
+                processor.process(encoding, None, add_special).map_err(library)
+            })?,
             None => encoding,
         };
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn control_count(&self, pieces: &PreTokenizedString) -> usize {
+        let splits = pieces.get_splits(tokenizers::OffsetReferential::Original, OffsetType::None);
+        let ids = splits.iter().flat_map(|(_, _, tokens)| tokens.iter().flatten());
+        ids.filter(|token| self.control_ids.contains(&token.id)).count()
     }
 
     pub fn check_id(&self, id: u32) -> Result<()> {
@@ -232,7 +257,24 @@ impl Tokenizer {
 
     /// All ids at once, by the reference library. Ids that are out of range are left out.
     pub fn decode_reference(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.hf.decode(ids, skip_special).map_err(library)
+        let added = self.hf.get_added_vocabulary();
+        let mut bytes = 0;
+        let mut tokens = Vec::with_capacity(ids.len());
+        for token in ids.iter().filter_map(|&id| self.hf.id_to_token(id)) {
+            if skip_special && added.is_special_token(&token) {
+                continue;
+            }
+            bytes += token.len();
+            if bytes > DECODE_BYTES_MAX {
+                let text = format!("{} ids: more than {DECODE_BYTES_MAX} bytes of text", ids.len());
+                return Err(Fail::exhausted(text));
+            }
+            tokens.push(token);
+        }
+        match &self.decoders {
+            Some(decoders) => decoders.run(tokens),
+            None => Ok(tokens.join(" ")),
+        }
     }
 
     /// The bytes of token `id` of a byte-level vocabulary; none for an id without a token.
@@ -246,15 +288,26 @@ impl Tokenizer {
     }
 }
 
-/// The tokenizer's normaliser on the text without marks.
-struct DropMark<'a> {
-    mark: char,
-    inner: Option<&'a NormalizerWrapper>,
+/// The tokenizer's normalisers, bounded, on the text without marks. The library drops what a
+/// normaliser refuses, so the first refusal is kept here, and nothing is done after it.
+struct Bounded<'a> {
+    mark: Option<char>,
+    steps: &'a Normalizers,
+    budget: Budget,
+    fail: OnceLock<Fail>,
 }
 
-impl Normalizer for DropMark<'_> {
+impl Normalizer for Bounded<'_> {
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
-        text.filter(|c| c != self.mark);
-        self.inner.map_or(Ok(()), |n| n.normalize(text))
+        if self.fail.get().is_some() {
+            return Ok(());
+        }
+        if let Some(mark) = self.mark {
+            text.filter(|c| c != mark);
+        }
+        if let Err(fail) = self.steps.run(text, &self.budget) {
+            let _ = self.fail.set(fail);
+        }
+        Ok(())
     }
 }
