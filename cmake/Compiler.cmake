@@ -26,7 +26,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   add_compile_options(-D_GLIBCXX_ASSERTIONS)
 endif()
 if(SMOE_SANITIZE)
-  add_compile_options(-fsanitize=${SMOE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # -g1: lines and functions for the reports, without what only a debugger wants.
+  add_compile_options(
+    -fsanitize=${SMOE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SMOE_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 sees its own instrumentation of shifts as conversions; the other presets check these.

@@ -35,5 +35,9 @@ function(smoe_test name)
   target_link_libraries(${name} PRIVATE ${depends} GTest::gtest_main GTest::gmock)
   target_compile_definitions(${name} PRIVATE
     SMOE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SMOE_SHARED_DIR="${CMAKE_SOURCE_DIR}/../shared")
+  if(SMOE_SANITIZE MATCHES "undefined")
+    # A test's own code without this one: a third less to compile. What it tests keeps it.
+    target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS ${name})
 endfunction()
