@@ -1,6 +1,6 @@
-// The promise of docs/decisions and of kernels/kernels.h, tested on the bundled model: a sequence's
-// logits have the same bits whatever the cache size, the read back end, the order of arrival, the
-// number of threads, the chunk, and the company in the batch.
+// The promise of docs/decisions and of kernels/kernels.h, tested on the bundled model and on a
+// record store: a sequence's logits have the same bits whatever the cache size, the read back end,
+// the order of arrival, the number of threads, the chunk, and the company in the batch.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,12 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
-#include "experts/local_backend.h"
 #include "io/fake_read_queue.h"
-#include "kernels/kernels.h"
-#include "model/model.h"
-#include "store/model_files.h"
+#include "model/streamed_model_for_test.h"
 
 namespace smoe {
 namespace {
@@ -23,81 +19,41 @@ constexpr size_t kPromptTokens = 130;
 constexpr size_t kBatchMax = 5;
 
 enum class Queue { kUring, kThreads, kFake };
+enum class Slots { kLeast, kHalf, kAll };  // top_k + 1, ...
 
 struct RunSetup {
-  uint32_t slot_count = 64;
+  Slots slots = Slots::kAll;
   Queue queue = Queue::kThreads;
   uint64_t seed = 1;
   size_t thread_count = 1;
   size_t chunk = kPromptTokens;
   experts::Arithmetic arithmetic = experts::Arithmetic::kInt8;
   std::string Text() const {
-    return fmt::format("{} slots, queue {}, seed {}, {} threads, chunk {}", slot_count,
+    return fmt::format("slots {}, queue {}, seed {}, {} threads, chunk {}", static_cast<int>(slots),
                        static_cast<int>(queue), seed, thread_count, chunk);
   }
 };
 
-Result<std::unique_ptr<io::ReadQueue>> MakeQueue(const RunSetup& setup) {
-  switch (setup.queue) {
-    case Queue::kUring:
-      return io::ReadQueue::OpenUring({});
-    case Queue::kThreads:
-      return io::ReadQueue::OpenThreaded({});
-    case Queue::kFake:
-      break;
-  }
-  io::FakeReadOptions options;
-  options.seed = setup.seed;
-  return io::MakeFakeReadQueue(options);
-}
-
-// A model with its own cache and queue, in the order in which they borrow from each other.
-struct Rig {
-  store::ModelFiles files;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<io::ReadQueue> queue;
-  std::unique_ptr<experts::ExpertCache> cache;
-  std::unique_ptr<experts::ExpertBackend> backend;
-  std::unique_ptr<model::Model> model;
-  std::unique_ptr<model::KvCache> kv;
-};
-
-Result<std::unique_ptr<Rig>> MakeRig(const std::string& path, const RunSetup& setup) {
-  auto rig = std::make_unique<Rig>();
-  SMOE_TRY_ASSIGN(rig->files, store::OpenModelFiles(path, {}));
-  SMOE_TRY_ASSIGN(const kernels::KernelTable* kernels,
-                  kernels::ChooseKernels(std::getenv("SMOE_ISA")));
-  rig->pool = std::make_unique<ThreadPool>(setup.thread_count);
-  SMOE_TRY_ASSIGN(rig->queue, MakeQueue(setup));
-  SMOE_TRY_ASSIGN(rig->cache, experts::ExpertCache::Create(*rig->files.experts, *rig->queue,
-                                                           {.slot_count = setup.slot_count}));
-  const size_t rows = setup.chunk * kBatchMax;
-  SMOE_TRY_ASSIGN(rig->backend,
-                  experts::MakeLocalBackend(*rig->files.experts, *rig->cache, *rig->pool, *kernels,
-                                            {.arithmetic = setup.arithmetic,
-                                             .row_count_max = rows,
-                                             .top_k = rig->files.config.num_experts_per_tok}));
-  SMOE_TRY_ASSIGN(rig->model, model::Model::Load(rig->files, *rig->pool, *kernels, *rig->backend,
-                                                 {.row_count_max = rows, .logit_row_max = rows}));
-  SMOE_TRY_ASSIGN(rig->kv,
-                  model::KvCache::Create(rig->model->kv_shape(), kBatchMax * 2 * kPromptTokens));
-  return rig;
+Result<std::unique_ptr<io::ReadQueue>> MakeQueue(Queue queue, uint64_t seed) {
+  if (queue == Queue::kUring) return io::ReadQueue::OpenUring({});
+  if (queue == Queue::kThreads) return io::ReadQueue::OpenThreaded({});
+  return io::MakeFakeReadQueue({.seed = seed});
 }
 
 // A prompt that is text to nobody but visits many experts.
-std::vector<uint32_t> Prompt(size_t number, size_t count) {
+std::vector<uint32_t> Prompt(size_t number, size_t count, uint32_t vocab_size) {
   std::vector<uint32_t> tokens(count);
   for (size_t i = 0; i < count; ++i) {
-    tokens[i] = static_cast<uint32_t>((i * i * 31 + i * 7 + number * 977) % 2041);
+    tokens[i] = static_cast<uint32_t>((i * i * 31 + i * 7 + number * 977) % vocab_size);
   }
   return tokens;
 }
 
 // Logits of prompts[0] at all positions, with the other prompts in the same steps.
-Result<std::vector<float>> Logits(Rig& rig, const std::vector<std::vector<uint32_t>>& prompts,
-                                  size_t chunk) {
+Result<std::vector<float>> Logits(model::StreamedModel& streamed,
+                                  const std::vector<std::vector<uint32_t>>& prompts, size_t chunk) {
   std::vector<model::KvSequence> sequences;
-  for (size_t i = 0; i < prompts.size(); ++i) sequences.push_back(rig.kv->NewSequence());
+  for (size_t i = 0; i < prompts.size(); ++i) sequences.push_back(streamed.kv->NewSequence());
   std::vector<float> logits;
   const size_t own_count = prompts[0].size();
   for (size_t first = 0; first < own_count; first += chunk) {
@@ -111,7 +67,7 @@ Result<std::vector<float>> Logits(Rig& rig, const std::vector<std::vector<uint32
           {&sequences[i], std::span(prompts[i]).subspan(first, count),
            i == 0 ? model::SequenceRows::Logits::kAll : model::SequenceRows::Logits::kNone});
     }
-    SMOE_TRY_ASSIGN(const model::StepResult result, rig.model->Step(rows, nullptr));
+    SMOE_TRY_ASSIGN(const model::StepResult result, streamed.model->Step(rows, nullptr));
     if (!result.failures.empty()) return Unexpected(result.failures[0].error);
     EXPECT_EQ(own_index + 1, rows.size());
     logits.insert(logits.end(), result.logits.begin(), result.logits.end());
@@ -119,22 +75,45 @@ Result<std::vector<float>> Logits(Rig& rig, const std::vector<std::vector<uint32
   return logits;
 }
 
-std::string VaultPath() { return std::string(SMOE_BINARY_DIR) + "/share/smoe/tiny-moe.smoe"; }
-std::string FolderPath() { return std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe"; }
+struct Source {
+  const char* name;
+  std::string path;
+  store::ModelFilesOptions options = {};
+};
 
-class Identity : public testing::TestWithParam<std::string> {
+std::string Nvfp4Path(const std::string& name) {
+  return std::string(SMOE_SHARED_DIR) + "/reference/nvfp4/" + name;
+}
+
+class Identity : public testing::TestWithParam<Source> {
  protected:
-  std::vector<float> Run(const RunSetup& setup, size_t batch = 1) {
-    auto rig = MakeRig(GetParam(), setup);
-    if (!rig) {
-      ADD_FAILURE() << setup.Text() << ": " << rig.error().message();
+  void SetUp() override {
+    if (!std::filesystem::exists(GetParam().path)) GTEST_SKIP() << "not there: " << GetParam().path;
+    const auto files = store::OpenModelFiles(GetParam().path, GetParam().options);
+    ASSERT_TRUE(files) << files.error().message();
+    const uint32_t expert_count = files->experts->expert_count();
+    slot_counts_ = {files->config.num_experts_per_tok + 1, expert_count / 2, expert_count};
+    vocab_size_ = files->config.vocab_size;
+  }
+
+  std::vector<float> Run(const RunSetup& run, size_t batch = 1) {
+    model::StreamSetup setup;
+    setup.arithmetic = run.arithmetic;
+    setup.slot_count = slot_counts_[static_cast<size_t>(run.slots)];
+    setup.thread_count = run.thread_count;
+    setup.row_count_max = run.chunk * kBatchMax;
+    setup.kv_tokens = kBatchMax * 2 * kPromptTokens;
+    setup.make_queue = [&] { return MakeQueue(run.queue, run.seed); };
+    auto streamed = model::OpenStreamed(GetParam().path, GetParam().options, setup);
+    if (!streamed) {
+      ADD_FAILURE() << run.Text() << ": " << streamed.error().message();
       return {};
     }
-    std::vector<std::vector<uint32_t>> prompts = {Prompt(0, kPromptTokens)};
-    for (size_t i = 1; i < batch; ++i) prompts.push_back(Prompt(i, 20 + 29 * i));
-    auto logits = Logits(**rig, prompts, setup.chunk);
+    std::vector<std::vector<uint32_t>> prompts = {Prompt(0, kPromptTokens, vocab_size_)};
+    for (size_t i = 1; i < batch; ++i) prompts.push_back(Prompt(i, 20 + 29 * i, vocab_size_));
+    auto logits = Logits(**streamed, prompts, run.chunk);
     if (!logits) {
-      ADD_FAILURE() << setup.Text() << ": " << logits.error().message();
+      ADD_FAILURE() << run.Text() << ": " << logits.error().message();
       return {};
     }
     return *logits;
@@ -146,6 +125,10 @@ class Identity : public testing::TestWithParam<std::string> {
     EXPECT_EQ(std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)), 0)
         << what;
   }
+
+ private:
+  std::vector<uint32_t> slot_counts_;  // by Slots
+  uint32_t vocab_size_ = 0;
 };
 
 TEST_P(Identity, CacheQueueArrivalThreadsAndChunkChangeNoBit) {
@@ -153,20 +136,20 @@ TEST_P(Identity, CacheQueueArrivalThreadsAndChunkChangeNoBit) {
     RunSetup base;
     base.arithmetic = arithmetic;
     const std::vector<float> expected = Run(base);
-    for (const uint32_t slots : {5u, 32u, 64u}) {
+    for (const Slots slots : {Slots::kLeast, Slots::kHalf, Slots::kAll}) {
       for (const Queue queue : {Queue::kUring, Queue::kThreads, Queue::kFake}) {
         RunSetup setup = base;
-        setup.slot_count = slots;
+        setup.slots = slots;
         setup.queue = queue;
-        setup.seed = slots;
-        setup.thread_count = slots == 32 ? 2 : 1;
+        setup.seed = 5 + static_cast<uint64_t>(slots);
+        setup.thread_count = slots == Slots::kHalf ? 2 : 1;
         ExpectSameBits(expected, Run(setup), setup.Text());
       }
     }
     for (const size_t chunk : {1u, 7u, 64u}) {
       for (const size_t threads : {1u, 2u}) {
         RunSetup setup = base;
-        setup.slot_count = 5;
+        setup.slots = Slots::kLeast;
         setup.chunk = chunk;
         setup.thread_count = threads;
         ExpectSameBits(expected, Run(setup), setup.Text());
@@ -178,7 +161,7 @@ TEST_P(Identity, CacheQueueArrivalThreadsAndChunkChangeNoBit) {
 TEST_P(Identity, CompanyInTheBatchChangesNoBit) {
   for (const size_t chunk : {1u, 7u, 64u}) {
     RunSetup setup;
-    setup.slot_count = 5;
+    setup.slots = Slots::kLeast;
     setup.chunk = chunk;
     setup.queue = Queue::kFake;
     const std::vector<float> alone = Run(setup);
@@ -188,10 +171,14 @@ TEST_P(Identity, CompanyInTheBatchChangesNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Identity, testing::Values(VaultPath(), FolderPath()),
-                         [](const auto& model) {
-                           return std::string(model.index == 0 ? "Vault" : "Folder");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Identity,
+    testing::Values(Source{"Vault", std::string(SMOE_BINARY_DIR) + "/share/smoe/tiny-moe.smoe"},
+                    Source{"Folder", std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe"},
+                    Source{"RecordStore",
+                           Nvfp4Path("a64x128-store"),
+                           {.trunk = Nvfp4Path("a64x128-modelopt")}}),
+    [](const auto& source) { return std::string(source.param.name); });
 
 }  // namespace
 }  // namespace smoe

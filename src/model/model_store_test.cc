@@ -1,9 +1,9 @@
 // Models through the real path: store, read queue, cache of few slots, local backend.
-#include "experts/expert_cache.h"
-#include "experts/local_backend.h"
 #include "io/fake_read_queue.h"
-#include "io/read_queue.h"
+#include "model/streamed_model_for_test.h"
 #include "model/test_support.h"
+#include "store/records/record.h"
+#include "store/records/writer.h"
 
 namespace smoe::model {
 namespace {
@@ -11,53 +11,9 @@ namespace {
 using experts::Arithmetic;
 
 constexpr float kTolerance = 2e-4f;  // of the largest logit
+constexpr size_t kChunkMax = 256;
 
-struct StreamSetup {
-  Arithmetic arithmetic = Arithmetic::kF32;
-  uint32_t slot_count = 0;  // 0: all experts
-  size_t thread_count = 2;
-  std::function<Result<std::unique_ptr<io::ReadQueue>>()> make_queue = [] {
-    return io::ReadQueue::OpenThreaded({});
-  };
-};
-
-struct Streamed {
-  store::ModelFiles files;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<io::ReadQueue> queue;
-  std::unique_ptr<experts::ExpertCache> cache;
-  std::unique_ptr<experts::ExpertBackend> backend;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<KvCache> kv;
-};
-
-constexpr size_t kRowCountMax = 256;
-
-Result<std::unique_ptr<Streamed>> OpenStreamed(const std::string& path,
-                                               const store::ModelFilesOptions& options,
-                                               const StreamSetup& setup) {
-  auto made = std::make_unique<Streamed>();
-  SMOE_TRY_ASSIGN(made->files, store::OpenModelFiles(path, options));
-  const store::ExpertStore& store = *made->files.experts;
-  SMOE_TRY_ASSIGN(const kernels::KernelTable* table, kernels::ChooseKernels(nullptr));
-  made->pool = std::make_unique<ThreadPool>(setup.thread_count);
-  SMOE_TRY_ASSIGN(made->queue, setup.make_queue());
-  const uint32_t slots = setup.slot_count == 0 ? store.expert_count() : setup.slot_count;
-  SMOE_TRY_ASSIGN(made->cache, experts::ExpertCache::Create(*made->files.experts, *made->queue,
-                                                            {.slot_count = slots}));
-  SMOE_TRY_ASSIGN(made->backend,
-                  experts::MakeLocalBackend(store, *made->cache, *made->pool, *table,
-                                            {.arithmetic = setup.arithmetic,
-                                             .row_count_max = kRowCountMax,
-                                             .top_k = made->files.config.num_experts_per_tok}));
-  SMOE_TRY_ASSIGN(made->model,
-                  Model::Load(made->files, *made->pool, *table, *made->backend,
-                              {.row_count_max = kRowCountMax, .logit_row_max = kRowCountMax}));
-  SMOE_TRY_ASSIGN(made->kv, KvCache::Create(made->model->kv_shape(), 1024));
-  return made;
-}
-
-std::vector<float> AllLogits(Streamed& streamed, std::span<const uint32_t> ids, size_t chunk,
+std::vector<float> AllLogits(StreamedModel& streamed, std::span<const uint32_t> ids, size_t chunk,
                              StepTaps* taps = nullptr) {
   KvSequence kv = streamed.kv->NewSequence();
   std::vector<float> logits;
@@ -73,14 +29,14 @@ std::vector<float> AllLogits(Streamed& streamed, std::span<const uint32_t> ids, 
   return logits;
 }
 
-void ExpectGolden(Streamed& streamed, const std::string& golden_path) {
+void ExpectGolden(StreamedModel& streamed, const std::string& golden_path) {
   const auto golden = checkpoint::TensorFiles::Open(golden_path);
   ASSERT_TRUE(golden.has_value()) << golden.error().message();
   for (const std::string prompt : {"p0", "p1", "p2"}) {
     StepTaps taps;
     taps.want_router = true;
     const std::vector<float> logits =
-        AllLogits(streamed, ReadIds(*golden, prompt + ".input_ids"), kRowCountMax, &taps);
+        AllLogits(streamed, ReadIds(*golden, prompt + ".input_ids"), kChunkMax, &taps);
     const bool is_short = golden->Find(prompt + ".logits_last16") != nullptr;
     const std::vector<float> expected =
         ReadFloats(*golden, prompt + (is_short ? ".logits_last16" : ".logits"));
@@ -162,7 +118,7 @@ TEST(StreamedModel, TheBundledModelGivesTheLogitsOfItsGoldens) {
     StepTaps taps;
     taps.want_router = true;
     const std::vector<float> logits =
-        AllLogits(**streamed, ReadIds(*golden, name + ".input_ids"), kRowCountMax, &taps);
+        AllLogits(**streamed, ReadIds(*golden, name + ".input_ids"), kChunkMax, &taps);
     const std::vector<float> expected = ReadFloats(*golden, name + ".logits");
     ASSERT_GE(logits.size(), expected.size());
     EXPECT_LT(LargestDifference(std::span(logits).last(expected.size()), expected),
@@ -176,6 +132,83 @@ TEST(StreamedModel, TheBundledModelGivesTheLogitsOfItsGoldens) {
       std::sort(row, row + 4);
     }
     EXPECT_EQ(router_ids, expected_ids);
+  }
+}
+
+TEST(StreamedModel, RecordStoresGiveTheLogitsOfTheirGoldens) {
+  if (!std::filesystem::exists(SharedPath("nvfp4"))) {
+    GTEST_SKIP() << "no reference data: " << SharedPath("nvfp4");
+  }
+  for (const std::string name : {"a64x128", "b16x32"}) {
+    SCOPED_TRACE(name);
+    auto streamed =
+        OpenStreamed(SharedPath("nvfp4/" + name + "-store"),
+                     {.trunk = SharedPath("nvfp4/" + name + "-modelopt")}, {.slot_count = 3});
+    ASSERT_TRUE(streamed.has_value()) << streamed.error().message();
+    ExpectGolden(**streamed, SharedPath("nvfp4/goldens/" + name + "-modelopt.safetensors"));
+  }
+}
+
+// One projection of an expert, moved from a checkpoint's tensors.
+store::records::ProjParts PartsOf(EditableFolder& folder, const std::string& stem) {
+  const bool is_packed = folder.Has(stem + ".weight_packed");
+  store::records::ProjParts parts;
+  parts.packed = AsBytes(folder.Tensor(stem + (is_packed ? ".weight_packed" : ".weight")).data);
+  parts.scale = AsBytes(folder.Tensor(stem + ".weight_scale").data);
+  const std::string global = stem + (is_packed ? ".weight_global_scale" : ".weight_scale_2");
+  const auto stored = LoadStruct<float>(AsBytes(folder.Tensor(global).data));
+  parts.scale2 = is_packed ? 1.0f / stored : stored;
+  return parts;
+}
+
+// A record store of an NVFP4 checkpoint whose other tensors, quantised as they are, lie in it.
+void WriteStore(EditableFolder& source, const std::string& path) {
+  namespace records = store::records;
+  records::ExpertIndex index;
+  index.num_moe_layers = 2;
+  index.num_experts = 4;
+  index.inter = 64;
+  index.hidden = 64;
+  index.moe_layer_to_model_layer = {0, 1};
+  auto writer = records::RecordWriter::Create(path, index, {});
+  ASSERT_TRUE(writer.has_value()) << writer.error().message();
+  const records::ExpertRecordSpec& spec = (*writer)->spec();
+  std::vector<std::byte> record(spec.raw_bytes);
+  for (uint32_t layer = 0; layer < index.num_moe_layers; ++layer) {
+    for (uint32_t expert = 0; expert < index.num_experts; ++expert) {
+      records::ExpertParts parts;
+      const std::string stem = fmt::format("model.layers.{}.mlp.experts.{}.", layer, expert);
+      parts.projs[0] = PartsOf(source, stem + "gate_proj");
+      parts.projs[1] = PartsOf(source, stem + "up_proj");
+      parts.projs[2] = PartsOf(source, stem + "down_proj");
+      const Status packed = records::PackRecord(spec, {layer, expert}, parts,
+                                                records::PartsOrder::kCheckpoint, record);
+      ASSERT_TRUE(packed.has_value()) << packed.error().message();
+      ASSERT_TRUE((*writer)->WriteRecord({layer, expert}, record).has_value());
+    }
+  }
+  std::erase_if(source.tensors, [](const auto& tensor) {
+    return tensor.name.find(".experts.") != std::string::npos;
+  });
+  const std::string trunk = checkpoint::MakeSafetensors(source.tensors);
+  const std::string config = source.config.Dump(2);
+  ASSERT_TRUE((*writer)->AddFile(records::kPartTrunk, "trunk.safetensors", AsBytes(trunk)));
+  ASSERT_TRUE((*writer)->AddFile("config.json", "config.json", AsBytes(config)));
+  ASSERT_TRUE((*writer)->Finish().has_value());
+}
+
+TEST(StreamedModel, RecordStoresWithAnNvfp4TrunkGiveTheLogitsOfTheirGoldens) {
+  if (!std::filesystem::exists(SharedPath("nvfp4"))) {
+    GTEST_SKIP() << "no reference data: " << SharedPath("nvfp4");
+  }
+  for (const std::string name : {"mixed-modelopt", "mixed-compressed-tensors"}) {
+    SCOPED_TRACE(name);
+    const checkpoint::TestFolder target;
+    EditableFolder source(SharedPath("nvfp4/" + name));
+    ASSERT_NO_FATAL_FAILURE(WriteStore(source, target.Path("store")));
+    auto streamed = OpenStreamed(target.Path("store"), {}, {.slot_count = 4});
+    ASSERT_TRUE(streamed.has_value()) << streamed.error().message();
+    ExpectGolden(**streamed, SharedPath("nvfp4/goldens/" + name + ".safetensors"));
   }
 }
 

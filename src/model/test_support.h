@@ -193,6 +193,10 @@ struct EditableFolder {
       tensors.push_back({name, info.dtype, info.shape, std::move(data)});
     }
   }
+  bool Has(const std::string& name) const {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const auto& tensor) { return tensor.name == name; });
+  }
   checkpoint::TestTensor& Tensor(const std::string& name) {
     const auto found = std::find_if(tensors.begin(), tensors.end(),
                                     [&](const auto& tensor) { return tensor.name == name; });

@@ -3,6 +3,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/linear_weight.h"
+#include "convert/sculptor.h"
+#include "model/streamed_model_for_test.h"
 #include "model/test_support.h"
 
 namespace smoe::model {
@@ -69,6 +71,31 @@ TEST(QuantisedTrunk, HasTheLogitsOfTheSameMatricesInF32) {
     ASSERT_FALSE(logits.empty()) << fixture.quantised;
     EXPECT_EQ(logits, LogitsOf(FolderWith(fixture.plain))) << fixture.quantised;
     EXPECT_NE(logits, original) << fixture.quantised;
+  }
+}
+
+// The annex holds the tensors as they are; the experts are the same Q4 blobs in both vaults.
+TEST(QuantisedTrunk, InAVaultsAnnexHasTheLogitsOfTheSameMatricesInF32) {
+  const auto logits_of_vault = [](const char* fixture) -> std::vector<float> {
+    const auto folder = FolderWith(fixture).Write();
+    const std::string vault = folder->Path("model.smoe");
+    convert::NoProgress no_progress;
+    const auto report = convert::Shatter(folder->path(), vault, {}, no_progress);
+    EXPECT_TRUE(report.has_value()) << report.error().message();
+    auto streamed = OpenStreamed(vault, {}, {});
+    EXPECT_TRUE(streamed.has_value()) << streamed.error().message();
+    if (!streamed.has_value()) return {};
+    KvSequence kv = (*streamed)->kv->NewSequence();
+    const std::vector<uint32_t> ids = {3, 14, 15, 9, 26, 5, 35};
+    const SequenceRows rows = {&kv, ids, SequenceRows::Logits::kAll};
+    const auto result = (*streamed)->model->Step({&rows, 1}, nullptr);
+    EXPECT_TRUE(result.has_value()) << result.error().message();
+    return {result->logits.begin(), result->logits.end()};
+  };
+  for (const Fixture& fixture : kFixtures) {
+    const std::vector<float> logits = logits_of_vault(fixture.quantised);
+    ASSERT_FALSE(logits.empty()) << fixture.quantised;
+    EXPECT_EQ(logits, logits_of_vault(fixture.plain)) << fixture.quantised;
   }
 }
 
