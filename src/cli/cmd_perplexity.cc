@@ -2,12 +2,12 @@
 //
 // The text is cut into windows of --window tokens; each is read from its own start and every token
 // but the window's first is predicted. perplexity = exp(mean of -ln p(token | those before it)).
-#include <cmath>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
+#include "engine/text_score.h"
 #include "io/file.h"
 
 namespace smoe::cli {
@@ -23,34 +23,6 @@ struct Options {
   bool json = false;
 };
 
-struct Score {
-  double nats = 0;  // sum of -ln p
-  uint64_t token_count = 0;
-};
-
-// -ln softmax(logits)[token], in double.
-double Surprise(std::span<const float> logits, uint32_t token) {
-  double largest = -HUGE_VAL;
-  for (const float logit : logits) largest = std::max(largest, static_cast<double>(logit));
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return std::log(sum) + largest - static_cast<double>(logits[token]);
-}
-
-Status ScoreWindow(engine::Engine& engine, std::span<const uint32_t> window, Score* score) {
-  const size_t vocab_size = engine.config().vocab_size;
-  const auto sink = [&](size_t first, std::span<const float> logits, const model::StepTaps&) {
-    for (size_t row = 0; row * vocab_size < logits.size(); ++row) {
-      const size_t next = first + row + 1;
-      if (next == window.size()) break;
-      score->nats += Surprise(logits.subspan(row * vocab_size, vocab_size), window[next]);
-      ++score->token_count;
-    }
-    return Ok();
-  };
-  return engine.Evaluate(window, {}, sink);
-}
-
 Result<ExitCode> Perplexity(const Options& options, Console& console) {
   if (options.text.empty()) return Invalid("--text: missing, expected a text file");
   if (options.window < 2) return Invalid("--window: {}, expected at least 2", options.window);
@@ -63,20 +35,21 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
   }
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, true));
 
-  Score score;
+  engine::TextScore score;
   {
     ProgressBar progress(console, "perplexity");
-    const std::span<const uint32_t> all = tokens;
-    for (size_t first = 0; first + 1 < all.size(); first += options.window) {
-      const size_t count = std::min<size_t>(options.window, all.size() - first);
-      SMOE_TRY(ScoreWindow(*engine, all.subspan(first, count), &score));
-      progress.UpdateCount(first + count, all.size(), "tokens");
-    }
+    SMOE_TRY(engine::EvaluateWindows(
+        *engine, tokens, options.window,
+        [&](size_t position, std::span<const float> logits, const uint32_t* next) {
+          if (next != nullptr) score.Add(logits, *next);
+          progress.UpdateCount(position + 1, tokens.size(), "tokens");
+          return Ok();
+        }));
   }
-  const double nats = score.nats / static_cast<double>(score.token_count);
+  const double nats = score.nats_per_token();
   if (options.json) {
     Json json;
-    json.Set("perplexity", std::exp(nats))
+    json.Set("perplexity", score.perplexity())
         .Set("nats_per_token", nats)
         .Set("tokens_scored", score.token_count)
         .Set("window", options.window)
@@ -84,7 +57,7 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
     console.Print("{}\n", json.Dump(2));
   } else {
     console.Print("perplexity {:.4f} ({:.5f} nats a token, {} tokens, windows of {}, {})\n",
-                  std::exp(nats), nats, score.token_count, options.window,
+                  score.perplexity(), nats, score.token_count, options.window,
                   options.model.arithmetic);
   }
   return ExitCode::kOk;

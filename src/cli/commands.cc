@@ -36,6 +36,10 @@ constexpr Command kCommands[] = {
      "smoe logits model.smoe --tokens 1,2,3 --out logits.safetensors --router", DefineLogits},
     {"perplexity", kMeasure, "Measure how well a model predicts a text",
      "smoe perplexity model.smoe --text book.txt", DefinePerplexity},
+    {"compare", kMeasure, "Measure how far two forms of one model are apart",
+     "smoe compare Qwen3-30B-A3B/ qwen3-30b.smoe --text book.txt\n"
+     "smoe compare q4.smoe q2.smoe --json",
+     DefineCompare},
     {"tokenize", kMeasure, "Turn text into token ids", "smoe tokenize model.smoe \"Hello there\"",
      DefineTokenize},
     {"detokenize", kMeasure, "Turn token ids into text",

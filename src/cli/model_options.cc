@@ -73,14 +73,18 @@ Result<std::string> BundledModelPath() {
       beside.string(), installed.string());
 }
 
+store::ModelFilesOptions FilesOptions(const ModelOptions& options) {
+  store::ModelFilesOptions files = options.files;
+  files.direct_io = !options.buffered;
+  return files;
+}
+
 Result<store::ModelFiles> OpenFiles(const ModelOptions& options) {
   std::string path = options.model;
   if (path.empty()) {
     SMOE_TRY_ASSIGN(path, BundledModelPath());
   }
-  store::ModelFilesOptions files_options = options.files;
-  files_options.direct_io = !options.buffered;
-  SMOE_TRY_ASSIGN(store::ModelFiles files, store::OpenModelFiles(path, files_options));
+  SMOE_TRY_ASSIGN(store::ModelFiles files, store::OpenModelFiles(path, FilesOptions(options)));
   for (const std::string& warning : files.warnings) LogWarning("{}", Printable(warning));
   return files;
 }

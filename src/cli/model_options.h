@@ -41,6 +41,9 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
 // Errors: kInvalid saying where it was looked for.
 Result<std::string> BundledModelPath();
 
+// What OpenModelFiles is told.
+store::ModelFilesOptions FilesOptions(const ModelOptions& options);
+
 // Opens MODEL, or the bundled one where options.model is empty. Warnings go to the log, decisions
 // too with --verbose.
 Result<store::ModelFiles> OpenFiles(const ModelOptions& options);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -126,6 +127,14 @@ Result<File> File::Create(const std::string& path) {
   return File(fd, path);
 }
 
+Result<File> File::CreateUnnamed(const std::string& folder) {
+  std::string path = (std::filesystem::path(folder) / "smoe_XXXXXX").string();
+  const int fd = ::mkostemp(path.data(), O_CLOEXEC);
+  if (fd < 0) return Io("{}: a temporary file: {}", folder, ErrorText(errno));
+  ::unlink(path.c_str());
+  return File(fd, path);
+}
+
 Result<File> File::OpenOrCreate(const std::string& path) {
   SMOE_TRY_ASSIGN(const int fd, OpenDescriptor(path, O_RDWR | O_CREAT));
   return File(fd, path);
@@ -138,11 +147,15 @@ Result<uint64_t> File::Size() const {
 }
 
 Status File::ReadAt(uint64_t offset, MutableBytes into) const {
+  return ReadFd(fd_, path_, offset, into);
+}
+
+Status ReadFd(int fd, const std::string& path, uint64_t offset, MutableBytes into) {
   uint64_t done = 0;
   while (done < into.size()) {
     const uint64_t wanted = std::min<uint64_t>(into.size() - done, kCallBytesMax);
     const ssize_t moved =
-        ::pread(fd_, into.data() + done, wanted, static_cast<off_t>(offset + done));
+        ::pread(fd, into.data() + done, wanted, static_cast<off_t>(offset + done));
     if (moved > 0) {
       done += static_cast<uint64_t>(moved);
       continue;
@@ -150,12 +163,14 @@ Status File::ReadAt(uint64_t offset, MutableBytes into) const {
     if (moved < 0 && errno == EINTR) continue;
     const int error = moved < 0 ? errno : 0;
     // A direct read that goes on at an unaligned end of file is refused instead of giving 0.
-    const bool past_end = error == EINVAL && done > 0 && Size().value_or(0) <= offset + done;
+    struct stat info = {};
+    const bool past_end = error == EINVAL && done > 0 && ::fstat(fd, &info) == 0 &&
+                          static_cast<uint64_t>(info.st_size) <= offset + done;
     if (error == 0 || past_end) {
-      return Corrupt("{}: offset {}: {} bytes wanted, the file ends after {}: truncated?", path_,
+      return Corrupt("{}: offset {}: {} bytes wanted, the file ends after {}: truncated?", path,
                      offset, into.size(), done);
     }
-    return Io("{}: offset {}: {} bytes wanted, {} read: {}", path_, offset, into.size(), done,
+    return Io("{}: offset {}: {} bytes wanted, {} read: {}", path, offset, into.size(), done,
               ErrorText(error));
   }
   return Ok();

@@ -33,6 +33,9 @@ class File {
   static Result<File> OpenReadWrite(const std::string& path);
   // Truncates an existing file.
   static Result<File> Create(const std::string& path);
+  // A file in `folder` that has no name and is gone when it is closed. For what does not fit
+  // memory.
+  static Result<File> CreateUnnamed(const std::string& folder);
   // Keeps the bytes of an existing file.
   static Result<File> OpenOrCreate(const std::string& path);
 
@@ -59,6 +62,9 @@ class File {
   int fd_ = -1;
   std::string path_;
 };
+
+// File::ReadAt on a descriptor that someone else owns; `path` names it in messages.
+Status ReadFd(int fd, const std::string& path, uint64_t offset, MutableBytes into);
 
 inline constexpr uint64_t kDirectAlignment = 4096;
 
