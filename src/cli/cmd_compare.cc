@@ -23,16 +23,22 @@ namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
 
-// Plain enough for a model that knows only stories, and the same for every model. Written for this.
+// Plain enough for a model that knows only stories. Source: models/tiny-moe/make_data.py, documents
+// that the model was not trained on.
 constexpr char kOwnText[] =
-    "Once upon a time, there was a small fox named Tom. Tom lived in the forest, close to a big "
-    "river. One day he found a red ball under a tree. \"What a nice ball!\" said Tom. He wanted to "
-    "play, but he was alone. So he went to the house of his friend, a bear named Anna. \"Do you "
-    "want to play with me?\" asked Tom. \"Yes, I do,\" said Anna. They played all day, and when it "
-    "got dark, they were tired and happy. Anna gave the ball back to Tom. \"Keep it,\" said Tom. "
-    "\"It is yours and mine.\" From then on, they played together every day.\n\n"
-    "The capital of France is Paris. Snow is white, grass is green, and the sky is blue. A cow "
-    "gives milk. Two and two are four. After Monday comes Tuesday. The opposite of hot is cold.\n";
+    "The Gentle Hedgehog\n\nA long time ago, a gentle hedgehog named Toby lived in the village. "
+    "All "
+    "the others could dance, but Toby could not. He tried once, but it did not work.\n\n\"I will "
+    "never learn it,\" said Toby. An old frog named Rosie sat down beside him. \"Nobody can dance "
+    "on "
+    "the first day,\" said the frog. \"Let us practise together.\" Every day they met near the "
+    "well "
+    "and practised. Toby made many mistakes, but he did not give up.\n\nAt last Toby could dance "
+    "all "
+    "alone. Everyone clapped, and Toby was glad. Toby smiled all the way home.\n\n"
+    "A shelf is a piece of furniture. A cucumber is a vegetable. A mouse is grey. The sun rises in "
+    "the east. The plural of lady is ladies. 1 + 12 = 13. A year has twelve months. January is the "
+    "first month of the year. December is the last month of the year. 13 - 2 = 11.\n";
 
 struct Options {
   ModelOptions model;  // what both share; model.model is A

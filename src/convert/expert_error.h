@@ -33,8 +33,8 @@ tensor::QuantisationError MatrixError(std::span<const float> a, std::span<const 
 // One entry a layer; `a` is the original: SNR is its power over that of the difference.
 // Errors:   kInvalid naming the first field in which the stores differ (hidden size, width of an
 //           expert, layers, experts of a layer); kCorrupt, kIo of the reads
-// Cost:     each expert of both is read once; `thread_count` workers (0: UsableCoreCount()), each
-//           with one slot of both stores and two matrices in f32
+// Cost:     each expert of both is read once; each of `thread_count` workers (0: as
+//           convert/workers.h says) has one slot of both stores and two matrices in f32
 // The sums are added in the order of the experts: the figures do not depend on the threads.
 Result<std::vector<LayerErrors>> CompareExperts(const store::ExpertStore& a,
                                                 const store::ExpertStore& b, uint32_t thread_count,
