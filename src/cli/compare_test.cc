@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/json.h"
 #include "cli/test_console.h"
 #include "convert/files_for_test.h"
 
