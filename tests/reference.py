@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs one kind of the shared reference check against a built smoe, as one test.
 
-    reference.py SMOE_BINARY KIND [NAME...]     KIND: logits, vaults, vault-logits, damaged-vaults
+    reference.py SMOE_BINARY KIND [NAME...]     KIND: logits, vaults, vault-logits, damaged-vaults,
+                                                stores
 
 The data and its checker lie beside the checkout, in ../shared/reference; where they are absent this
 exits 77, which ctest counts as skipped. `damaged-vaults` is the vault half of the checker's

@@ -202,8 +202,7 @@ class ExpertLayoutBuilder {
       shape.back() *= 32;
       encoding = ExpertEncoding::kMxfp4;
       SMOE_TRY(CheckMxfp4Scales(name, shape));
-    } else if (suffix == ".weight_packed" ||
-               (info.dtype == DType::kU8 && HasSibling(name, "_scale_2"))) {
+    } else if (suffix == ".weight_packed" || IsNvfp4(name, info)) {
       if (!shape.empty()) shape.back() *= 2;
       encoding = ExpertEncoding::kNvfp4;
     } else if (info.dtype == DType::kF8E4M3) {
@@ -226,6 +225,13 @@ class ExpertLayoutBuilder {
 
   bool HasSibling(const std::string& name, const char* ending) const {
     return files_.Find(name + ending) != nullptr;
+  }
+
+  // One scale that is missing does not make it another encoding: who reads it will say so.
+  bool IsNvfp4(const std::string& name, const TensorInfo& info) const {
+    return info.dtype == DType::kU8 &&
+           (HasSibling(name, "_scale_2") || HasSibling(name, "_scale") ||
+            HasSibling(name, "_global_scale"));
   }
 
   Status MergeEncoding(const std::string& name, ExpertEncoding encoding) {

@@ -37,6 +37,7 @@ Runner DefineChat(Arguments& arguments);
 Runner DefineLogits(Arguments& arguments);
 Runner DefinePerplexity(Arguments& arguments);
 Runner DefineShatter(Arguments& arguments);
+Runner DefinePack(Arguments& arguments);
 Runner DefineInspect(Arguments& arguments);
 Runner DefineVerify(Arguments& arguments);
 Runner DefineUpgrade(Arguments& arguments);

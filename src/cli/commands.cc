@@ -22,6 +22,11 @@ constexpr Command kCommands[] = {
      "smoe shatter Qwen3-30B-A3B/ small.smoe --bits 2 --measure-error\n"
      "smoe shatter Qwen3-30B-A3B/ qwen3-30b.smoe --resume",
      DefineShatter},
+    {"pack", kConvert, "Make an NVFP4 expert-record store of a checkpoint",
+     "smoe pack Qwen3-30B-A3B-NVFP4/ qwen3-30b-records\n"
+     "smoe pack Qwen3-30B-A3B/ qwen3-30b-records --dry-run\n"
+     "smoe pack Qwen3-30B-A3B/ qwen3-30b-records --resume",
+     DefinePack},
     {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
      DefineVerify},
     {"upgrade", kConvert, "Turn a version 1 vault into version 2, in place",

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <filesystem>
+
+#include "base/log.h"
 
 namespace smoe::store::records {
 
@@ -36,6 +39,12 @@ std::vector<std::pair<uint32_t, fs::path>> LayerFilesOf(const std::string& folde
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// Address, size and place in the file: what a direct write demands of all three.
+bool IsAlignedTo(Bytes record, uint64_t offset, uint64_t alignment) {
+  const auto address = std::bit_cast<uintptr_t>(record.data());
+  return (address | record.size() | offset) % alignment == 0;
 }
 
 // What ParseManifest would refuse must not be written.
@@ -80,25 +89,41 @@ std::string RecordWriter::PathOf(std::string_view name) const {
   return (fs::path(folder_) / name).string();
 }
 
-Status RecordWriter::OpenFolder() {
-  if (folder_.empty()) return Invalid("output: the name is empty, expected a folder to write");
-  std::error_code failed;
-  if (fs::exists(folder_, failed) && !fs::is_directory(folder_, failed)) {
-    return Invalid("{}: is a file, expected a folder to write", folder_);
+Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std::string>& names,
+                                const RecordWriterOptions& options) {
+  if (folder.empty()) return Invalid("output: the name is empty, expected a folder to write");
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) return Ok();
+  if (!fs::is_directory(folder, ignored)) {
+    return Invalid("{}: is a file, expected a folder to write", folder);
   }
+  if (options.overwrite) return Ok();
+  // A finished store is only ever replaced as a whole: resuming does not allow it.
+  if (const fs::path manifest = fs::path(folder) / kManifestName; fs::exists(manifest, ignored)) {
+    return Invalid("{}: exists; --force replaces it", manifest.string());
+  }
+  if (options.resume) return Ok();
+  if (const auto layers = LayerFilesOf(folder); !layers.empty()) {
+    return Invalid(
+        "{}: exists, of an unfinished store; --resume goes on with it, --force starts again",
+        layers.front().second.string());
+  }
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(folder) / name;
+    if (fs::exists(path, ignored)) return Invalid("{}: exists; --force replaces it", path.string());
+  }
+  return Ok();
+}
+
+Status RecordWriter::OpenFolder() {
+  SMOE_TRY(CheckPlace(folder_, {}, options_));
+  std::error_code failed;
   made_folder_ = fs::create_directories(folder_, failed);
   if (failed) return Io("{}: making the folder: {}", folder_, failed.message());
   // A finished store is only ever replaced as a whole: resuming does not allow it.
   SMOE_TRY_ASSIGN(io::AtomicFile manifest,
                   io::AtomicFile::Open(PathOf(kManifestName), {options_.overwrite, false}));
   manifest_.emplace(std::move(manifest));
-  if (!options_.overwrite && !options_.resume) {
-    const auto files = LayerFilesOf(folder_);
-    if (files.empty()) return Ok();
-    return Invalid(
-        "{}: exists, of an unfinished store; --resume goes on with it, --force starts again",
-        files.front().second.string());
-  }
   fs::remove(PathOf(kManifestName), failed);
   if (failed) return Io("{}: removing it: {}", PathOf(kManifestName), failed.message());
   SMOE_TRY(io::SyncDirectoryOf(PathOf(kManifestName)));
@@ -121,39 +146,48 @@ Status RecordWriter::ReclaimLayers() {
   return Ok();
 }
 
-Result<const io::File*> RecordWriter::LayerFile(uint32_t layer_index) {
+Result<RecordWriter::Layer*> RecordWriter::OpenLayer(uint32_t layer_index) {
   Layer& layer = layers_[layer_index];
   const std::lock_guard lock(layer.mutex);
-  if (!layer.file) {
-    SMOE_TRY_ASSIGN(io::AtomicFile file,
-                    io::AtomicFile::Open(PathOf(ExpertIndex::FileName(layer_index)),
-                                         {options_.overwrite, options_.resume}));
-    file.KeepPartial();  // Discard decides for all of them.
-    SMOE_TRY(file.file().Truncate(layout_.FileBytes()));
-    layer.file.emplace(std::move(file));
+  if (layer.file) return &layer;
+  SMOE_TRY_ASSIGN(io::AtomicFile file,
+                  io::AtomicFile::Open(PathOf(ExpertIndex::FileName(layer_index)),
+                                       {options_.overwrite, options_.resume}));
+  file.KeepPartial();  // Discard decides for all of them.
+  SMOE_TRY(file.file().Truncate(layout_.FileBytes()));
+  SMOE_TRY(file.file().Reserve(layout_.FileBytes()));
+  if (auto direct = io::File::OpenDirectWrite(file.partial_path())) {
+    layer.direct = std::move(*direct);
+  } else if (layer_index == 0) {
+    LogInfo("writing through the page cache: {}", direct.error().message());
   }
-  return &layer.file->file();
+  layer.file.emplace(std::move(file));
+  return &layer;
 }
 
 Status RecordWriter::WriteRecord(ExpertKey key, Bytes record) {
   SMOE_CHECK(key.layer < index_.num_moe_layers && key.expert < index_.num_experts);
   SMOE_CHECK(record.size() == spec_.raw_bytes || record.size() == layout_.record_stride);
-  SMOE_TRY_ASSIGN(const io::File* file, LayerFile(key.layer));
+  SMOE_TRY_ASSIGN(Layer * layer, OpenLayer(key.layer));
   const uint64_t offset = layout_.RecordOffset(key.expert);
-  SMOE_TRY(file->WriteAt(offset, record));
-  if (record.size() < layout_.record_stride && options_.resume) {
-    const std::vector<std::byte> zeros(layout_.record_stride - record.size());
-    SMOE_TRY(file->WriteAt(offset + record.size(), zeros));
+  if (layer->direct.is_open() && IsAlignedTo(record, offset, io::kDirectAlignment)) {
+    SMOE_TRY(layer->direct.WriteAt(offset, record));
+    return CountRecord(key, Checksum(record.first(spec_.raw_bytes)));
   }
-  file->StartWriteback(offset, layout_.record_stride);
+  const io::File& file = layer->file->file();
+  SMOE_TRY(file.WriteAt(offset, record));
+  // An interrupted run may have left anything behind it.
+  const std::vector<std::byte> zeros(layout_.record_stride - record.size());
+  if (options_.resume) SMOE_TRY(file.WriteAt(offset + record.size(), zeros));
+  file.StartWriteback(offset, layout_.record_stride);
   return CountRecord(key, Checksum(record.first(spec_.raw_bytes)));
 }
 
 Result<bool> RecordWriter::RestoreRecord(ExpertKey key, uint64_t checksum, MutableBytes scratch) {
   SMOE_CHECK(key.layer < index_.num_moe_layers && key.expert < index_.num_experts);
   SMOE_CHECK(scratch.size() == spec_.raw_bytes);
-  SMOE_TRY_ASSIGN(const io::File* file, LayerFile(key.layer));
-  SMOE_TRY(file->ReadAt(layout_.RecordOffset(key.expert), scratch));
+  SMOE_TRY_ASSIGN(Layer * layer, OpenLayer(key.layer));
+  SMOE_TRY(layer->file->file().ReadAt(layout_.RecordOffset(key.expert), scratch));
   if (Checksum(scratch) != checksum) return false;
   SMOE_TRY(CountRecord(key, checksum));
   return true;
@@ -167,6 +201,7 @@ Status RecordWriter::CountRecord(ExpertKey key, uint64_t checksum) {
   Layer& layer = layers_[key.layer];
   if (layer.missing_count.fetch_sub(1) != 1) return Ok();
   // All others of this layer are done with the file.
+  layer.direct = io::File();
   SMOE_TRY(layer.file->Commit());
   layer.file.reset();
   return Ok();

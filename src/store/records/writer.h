@@ -43,6 +43,10 @@ class RecordWriter {
   //           the path is a file. kIo.
   static Result<std::unique_ptr<RecordWriter>> Create(const std::string& folder, ExpertIndex index,
                                                       const RecordWriterOptions& options);
+  // What Create would refuse in the folder, and `names` of other files to write, without a trace:
+  // for dry runs, and before long preparations.
+  static Status CheckPlace(const std::string& folder, const std::vector<std::string>& names,
+                           const RecordWriterOptions& options);
   ~RecordWriter();
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
@@ -53,7 +57,9 @@ class RecordWriter {
   const ExpertLayout& layout() const { return layout_; }
   const ExpertIndex& index() const { return index_; }
 
-  // `record`: spec().raw_bytes from PackRecord, or with the zeros behind it layout().record_stride.
+  // `record`: spec().raw_bytes from PackRecord, or layout().record_stride with the zeros behind it,
+  // which at the start of a page is written past the page cache where the file system allows it:
+  // that waits for the drive, so have a thread more than cores.
   // Each record once. The last one of a layer waits for the drive and gives the file its name.
   // Threads: any. Few files are open at once if layers are written in order.
   // Errors: kExhausted (the drive is full), kIo.
@@ -84,13 +90,15 @@ class RecordWriter {
   struct Layer {
     std::mutex mutex;
     std::optional<io::AtomicFile> file;  // open from the first to the last record
+    io::File direct;                     // not open where the file system has no direct writes
     std::atomic<uint32_t> missing_count{0};
   };
   RecordWriter(std::string folder, ExpertIndex index, const ExpertRecordSpec& spec,
                const RecordWriterOptions& options);
   Status OpenFolder();
   Status ReclaimLayers();
-  Result<const io::File*> LayerFile(uint32_t layer);
+  // The layer, its file open.
+  Result<Layer*> OpenLayer(uint32_t layer_index);
   Status CountRecord(ExpertKey key, uint64_t checksum);
   void Discard();
   std::string PathOf(std::string_view name) const;

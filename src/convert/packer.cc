@@ -1,0 +1,342 @@
+#include "convert/packer.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+
+#include "base/memory.h"
+#include "base/stopwatch.h"
+#include "convert/expert_packer.h"
+#include "convert/journal.h"
+#include "convert/pack_plan.h"
+#include "convert/shatter_plan.h"
+#include "convert/workers.h"
+#include "io/atomic_file.h"
+
+namespace smoe::convert {
+namespace {
+
+namespace fs = std::filesystem;
+namespace records = store::records;
+
+std::string PathIn(const std::string& folder, std::string_view name) {
+  return (fs::path(folder) / name).string();
+}
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+PackReport StartReport(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
+                       const std::string& out_path, const PackOptions& options) {
+  PackReport report;
+  report.checkpoint_path = checkpoint.path;
+  report.out_path = out_path;
+  report.model_type = checkpoint.config.model_type;
+  report.naming = checkpoint.experts.naming();
+  report.moves_bytes = plan.moves_bytes;
+  if (!plan.moves_bytes) report.quantiser = QuantiserName(options.quantiser);
+  report.layer_count = plan.index.num_moe_layers;
+  report.expert_count = uint64_t{plan.index.num_moe_layers} * plan.index.num_experts;
+  report.inter = plan.index.inter;
+  report.hidden = plan.index.hidden;
+  report.record_stride = plan.index.record_stride;
+  report.is_partial = plan.index.num_moe_layers < plan.wanted_layer_count;
+  report.expert_source_bytes = plan.expert_source_bytes * report.expert_count;
+  report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.out_bytes = plan.out_bytes;
+  report.decisions = checkpoint.facts.decisions;
+  report.warnings = checkpoint.facts.warnings;
+  if (!EngineRuns(checkpoint.config.family)) {
+    report.warnings.push_back(fmt::format(
+        "model_type {}: packed, but the engine does not run this family yet", report.model_type));
+  }
+  if (report.is_partial) {
+    report.warnings.push_back(fmt::format("partial: {} of {} layers; such a store cannot be run",
+                                          report.layer_count, plan.wanted_layer_count));
+  }
+  return report;
+}
+
+// The files beside the layers.
+std::vector<std::string> FileNames(const PackPlan& plan) {
+  std::vector<std::string> names = {kTrunkName};
+  for (const AnnexText& text : plan.texts) names.emplace_back(text.name);
+  return names;
+}
+
+// No output may be a file that is being read, nor lie among the checkpoint's own.
+Status CheckOutputs(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
+                    const std::string& out_path) {
+  std::error_code ignored;
+  if (fs::equivalent(checkpoint.path, out_path, ignored)) {
+    return Invalid("{}: is the checkpoint's own folder; name another one to write", out_path);
+  }
+  const std::vector<std::string> inputs = InputPaths(checkpoint);
+  std::vector<std::string> names = FileNames(plan);
+  names.insert(names.end(), {records::kManifestName, kPackJournalName});
+  for (uint32_t layer = 0; layer < plan.index.num_moe_layers; ++layer) {
+    names.push_back(records::ExpertIndex::FileName(layer));
+  }
+  for (const std::string& name : names) {
+    SMOE_TRY(io::CheckNoInput(PathIn(out_path, name), inputs));
+  }
+  return Ok();
+}
+
+// Bytes on the drive of a file that a resume keeps.
+uint64_t OccupiedBytes(const std::string& path) {
+  constexpr uint64_t kStatBlockBytes = 512;
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  return static_cast<uint64_t>(info.st_blocks) * kStatBlockBytes;
+}
+
+Status CheckFreeSpace(const std::string& out_path, const PackPlan& plan, bool resume) {
+  uint64_t needed = plan.out_bytes;
+  for (uint32_t layer = 0; resume && layer < plan.index.num_moe_layers; ++layer) {
+    const std::string path = PathIn(out_path, records::ExpertIndex::FileName(layer));
+    needed -= std::min(needed, OccupiedBytes(path) + OccupiedBytes(path + ".partial"));
+  }
+  SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(PathIn(out_path, records::kManifestName)));
+  if (free >= needed) return Ok();
+  return Exhausted(
+      "{}: needs {} bytes ({} layers of {} records of {} and a trunk of {}), the drive has {} free",
+      out_path, needed, plan.index.num_moe_layers, plan.index.num_experts, plan.index.record_stride,
+      plan.trunk.layout.total_bytes, free);
+}
+
+// The packing itself: workers over experts, the trunk beside them.
+class Packing {
+ public:
+  Packing(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
+          const PackOptions& options, records::RecordWriter& writer, Progress& progress)
+      : checkpoint_(checkpoint),
+        plan_(plan),
+        options_(options),
+        writer_(writer),
+        progress_(progress),
+        rules_{options.quantiser, options.allow_non_finite},
+        done_(uint64_t{plan.index.num_moe_layers} * plan.index.num_experts),
+        is_done_(done_.size()) {}
+
+  // Takes over the records of an interrupted run whose bytes are still those it wrote.
+  Status Restore(const std::vector<ExpertDone>& done) {
+    if (done.empty()) return Ok();
+    const ProgressPhase phase(progress_, "resuming", done.size() * plan_.spec.raw_bytes);
+    std::atomic<uint64_t> restored_count{0};
+    SMOE_TRY(RunWorkers(
+        done.size(), options_.threads, [&] { return MakeWorker(); },
+        [&](size_t i, Worker& worker) -> Status {
+          const ExpertDone& expert = done[i];
+          if (expert.index >= done_.size()) return Ok();
+          const MutableBytes scratch = worker.record.bytes().first(plan_.spec.raw_bytes);
+          SMOE_TRY_ASSIGN(const bool is_same,
+                          writer_.RestoreRecord(KeyOf(expert.index), expert.checksum, scratch));
+          progress_.Advance(scratch.size());
+          if (!is_same) return Ok();
+          done_[expert.index] = expert;
+          is_done_[expert.index] = 1;
+          restored_count.fetch_add(1);
+          return Ok();
+        }));
+    restored_count_ = restored_count;
+    return Ok();
+  }
+
+  Status Run(Journal& journal) {
+    const ProgressPhase phase(progress_, plan_.moves_bytes ? "packing" : "quantising",
+                              plan_.trunk.layout.total_bytes +
+                                  (done_.size() - restored_count_) * plan_.expert_source_bytes);
+    const bool drop_pages = IsLargerThanMemory(checkpoint_);
+    return RunWorkers(
+        done_.size() + 1, options_.threads, [&] { return MakeWorker(); },
+        [&](size_t index, Worker& worker) -> Status {
+          if (index == 0) return WriteTrunk();
+          return PackExpert(index - 1, worker, journal, drop_pages);
+        });
+  }
+
+  void FillReport(PackReport* report) const {
+    report->resumed_expert_count = restored_count_;
+    for (const ExpertDone& expert : done_) report->non_finite_count += expert.non_finite_count;
+    if (plan_.moves_bytes) return;
+    // Summed in the order of the experts, so that a resumed run gives the same figures.
+    report->errors.emplace();
+    for (const ExpertDone& expert : done_) {
+      for (size_t i = 0; i < expert.errors.size(); ++i) {
+        (*report->errors)[i].Add(expert.errors[i]);
+      }
+    }
+  }
+
+ private:
+  struct Worker {
+    ExpertPacker packer;
+    AlignedBuffer record;
+  };
+
+  Result<Worker> MakeWorker() const {
+    SMOE_TRY_ASSIGN(AlignedBuffer record,
+                    AlignedBuffer::Create(plan_.index.record_stride, "a record"));
+    return Worker{ExpertPacker(checkpoint_, plan_.spec, rules_), std::move(record)};
+  }
+
+  records::ExpertKey KeyOf(uint64_t index) const {
+    return records::ExpertRecordId{index}.Key(plan_.index.num_experts);
+  }
+
+  Status PackExpert(uint64_t index, Worker& worker, Journal& journal, bool drop_pages) {
+    if (is_done_[index] != 0) return Ok();
+    const records::ExpertKey key = KeyOf(index);
+    const uint32_t model_layer = plan_.index.moe_layer_to_model_layer[key.layer];
+    ExpertDone& done = done_[index];
+    done.index = index;
+    SMOE_TRY(worker.packer.Run(key, model_layer, worker.record.bytes(), &done));
+    SMOE_TRY(writer_.WriteRecord(key, worker.record.bytes()));
+    done.checksum = writer_.record_checksum(key);
+    SMOE_TRY(journal.Append(done));
+    if (drop_pages) DropExpert(checkpoint_, model_layer, key.expert);
+    progress_.Advance(plan_.expert_source_bytes);
+    return Ok();
+  }
+
+  Status WriteTrunk() {
+    SMOE_TRY(writer_.BeginFile(records::kPartTrunk, kTrunkName, plan_.trunk.layout.total_bytes));
+    SMOE_TRY(StreamTrunk(
+        checkpoint_.files, plan_.trunk, [&](Bytes piece) { return writer_.AppendFile(piece); },
+        progress_));
+    return writer_.EndFile();
+  }
+
+  const checkpoint::Checkpoint& checkpoint_;
+  const PackPlan& plan_;
+  const PackOptions& options_;
+  records::RecordWriter& writer_;
+  Progress& progress_;
+  const PackRules rules_;
+  std::vector<ExpertDone> done_;
+  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
+  uint64_t restored_count_ = 0;
+};
+
+Json SourceOf(const PackPlan& plan, const PackOptions& options, const PackReport& report) {
+  Json source;
+  source.Set("writer", options.writer);
+  source.Set("checkpoint", plan.source);
+  source.Set("quantiser", plan.moves_bytes ? "none: NVFP4 moved as it was" : report.quantiser);
+  source.Set("naming", report.naming);
+  if (report.non_finite_count != 0) source.Set("non_finite_as_zero", report.non_finite_count);
+  if (report.errors) source.Set("errors", ErrorsJson(*report.errors));
+  return source;
+}
+
+Status Convert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
+               const PackOptions& options, records::RecordWriter& writer, Progress& progress,
+               PackReport* report) {
+  const std::string journal_path = PathIn(report->out_path, kPackJournalName);
+  std::vector<ExpertDone> done;
+  std::unique_ptr<Journal> journal;
+  if (options.resume) {
+    SMOE_TRY_ASSIGN(journal, Journal::Resume(journal_path, plan.identity, &done));
+  } else {
+    SMOE_TRY_ASSIGN(journal, Journal::Create(journal_path, plan.identity));
+  }
+  Packing packing(checkpoint, plan, options, writer, progress);
+  SMOE_TRY(packing.Restore(done));
+  SMOE_TRY(packing.Run(*journal));
+  packing.FillReport(report);
+  for (const AnnexText& text : plan.texts) {
+    SMOE_TRY(writer.AddFile(text.name, text.name, AsBytes(text.content)));
+  }
+  writer.set_source(SourceOf(plan, options, *report));
+  return writer.Finish();
+}
+
+// What is done stays where a later run can do better: after freeing space, or on a drive that is
+// back. A checkpoint that cannot be packed leaves nothing.
+Unexpected GiveUp(records::RecordWriter& writer, const PackOptions& options,
+                  const std::string& out_path, Status&& status) {
+  const ErrorCode code = status.error().code();
+  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
+    writer.KeepPartial();
+    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
+                                              out_path, status.error().message())));
+  }
+  std::error_code ignored;
+  fs::remove(PathIn(out_path, kPackJournalName), ignored);
+  return While(fmt::format("writing {}", out_path), std::move(status));
+}
+
+uint64_t WrittenBytes(const std::string& out_path, const records::ExpertIndex& index) {
+  uint64_t bytes = index.num_moe_layers * index.Layout().FileBytes();
+  for (const records::StoreFile& file : index.files) bytes += file.bytes;
+  std::error_code failed;
+  const auto manifest = fs::file_size(PathIn(out_path, records::kManifestName), failed);
+  return failed ? bytes : bytes + manifest;
+}
+
+}  // namespace
+
+Json PackReport::ToJson() const {
+  const auto strings = [](const std::vector<std::string>& values) {
+    return Json(Json::Array(values.begin(), values.end()));
+  };
+  Json json;
+  json.Set("checkpoint", checkpoint_path);
+  json.Set("store", out_path);
+  json.Set("model_type", model_type);
+  json.Set("naming", naming);
+  json.Set("moved", moves_bytes);
+  json.Set("quantiser", quantiser.empty() ? Json() : Json(quantiser));
+  json.Set("layers", layer_count);
+  json.Set("experts", expert_count);
+  json.Set("inter", inter);
+  json.Set("hidden", hidden);
+  json.Set("record_stride", record_stride);
+  json.Set("partial", is_partial);
+  json.Set("expert_source_bytes", expert_source_bytes);
+  json.Set("trunk_bytes", trunk_bytes);
+  json.Set("store_bytes", out_bytes);
+  json.Set("resumed_experts", resumed_expert_count);
+  json.Set("non_finite_as_zero", non_finite_count);
+  json.Set("seconds", seconds);
+  if (errors) json.Set("errors", ErrorsJson(*errors));
+  json.Set("decisions", strings(decisions));
+  json.Set("warnings", strings(warnings));
+  return json;
+}
+
+Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& out_path,
+                        const PackOptions& asked, Progress& progress) {
+  const Stopwatch stopwatch;
+  PackOptions options = asked;
+  // Without a journal there is nothing that could be taken over.
+  options.resume = asked.resume && Exists(PathIn(out_path, kPackJournalName));
+  SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
+                  checkpoint::OpenCheckpoint(checkpoint_path));
+  SMOE_TRY_ASSIGN(const PackPlan plan, PlanPack(checkpoint, options));
+  PackReport report = StartReport(checkpoint, plan, out_path, options);
+  SMOE_TRY(CheckText(checkpoint, options.allow_broken_text, &report.warnings));
+  SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
+  const records::RecordWriterOptions writer_options{options.force, options.resume};
+  SMOE_TRY(records::RecordWriter::CheckPlace(out_path, FileNames(plan), writer_options));
+  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume));
+  if (options.dry_run) return report;
+  SMOE_TRY_ASSIGN(const auto writer,
+                  records::RecordWriter::Create(out_path, plan.index, writer_options));
+  if (options.resume) writer->KeepPartial();
+  Status packed = Convert(checkpoint, plan, options, *writer, progress, &report);
+  if (!packed) return GiveUp(*writer, options, out_path, std::move(packed));
+  std::error_code ignored;
+  fs::remove(PathIn(out_path, kPackJournalName), ignored);
+  report.out_bytes = WrittenBytes(out_path, writer->index());
+  report.seconds = stopwatch.seconds();
+  return report;
+}
+
+}  // namespace smoe::convert
