@@ -21,15 +21,16 @@ struct Options {
   std::string out;
   bool router = false;
   bool hidden = false;
+  bool force = false;
 };
 
 // Where each tensor's next rows go.
 class LogitFile {
  public:
-  static Result<LogitFile> Create(const std::string& path,
+  static Result<LogitFile> Create(const std::string& path, bool force,
                                   std::vector<checkpoint::TensorSpec> tensors) {
     SMOE_TRY_ASSIGN(auto layout, checkpoint::LayOutSafetensors(tensors, {{"format", "pt"}}));
-    SMOE_TRY_ASSIGN(auto file, io::AtomicFile::Open(path, {.overwrite = true}));
+    SMOE_TRY_ASSIGN(auto file, io::AtomicFile::Open(path, {.overwrite = force}));
     SMOE_TRY(file.file().WriteAt(0, AsBytes(layout.header)));
     return LogitFile(std::move(tensors), std::move(layout), std::move(file));
   }
@@ -107,9 +108,9 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   SMOE_TRY(io::CheckNoInput(options.out, inputs));
   const std::vector<bool> sparse = files.facts.layer_is_sparse;
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, true));
-  SMOE_TRY_ASSIGN(
-      LogitFile file,
-      LogitFile::Create(options.out, TensorList(engine->config(), sparse, tokens.size(), options)));
+  SMOE_TRY_ASSIGN(LogitFile file,
+                  LogitFile::Create(options.out, options.force,
+                                    TensorList(engine->config(), sparse, tokens.size(), options)));
   model::StepTaps want;
   want.want_router = options.router;
   want.want_hidden = options.hidden;
@@ -130,8 +131,8 @@ Runner DefineLogits(Arguments& arguments) {
   DefineModel(arguments, &options->model);
   arguments.Option("--tokens", &options->tokens, "IDS",
                    "Required: token ids of the prompt, as 1,2,3");
-  arguments.Option("--out", &options->out, "FILE",
-                   "Required: the safetensors file to write; one that is there is replaced");
+  arguments.Option("--out", &options->out, "FILE", "Required: the safetensors file to write");
+  arguments.Flag("--force", &options->force, "Replace FILE if it exists");
   arguments.Flag("--router", &options->router, "Also the experts chosen and their weights");
   arguments.Flag("--hidden", &options->hidden, "Also the hidden state after each layer");
   DefineEngineOptions(arguments, &options->model);

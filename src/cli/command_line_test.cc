@@ -13,6 +13,7 @@
 #include "cli/console.h"
 #include "cli/line_reader.h"
 #include "cli/progress_bar.h"
+#include "cli/sampling_options.h"
 #include "cli/test_console.h"
 #include "cli/token_ids.h"
 
@@ -47,6 +48,48 @@ TEST(CommandLine, WrongUsageIsExitCode2AndSaysWhereHelpIs) {
     EXPECT_THAT(output.err, HasSubstr("--help")) << testing::PrintToString(arguments);
     EXPECT_EQ(output.out, "") << testing::PrintToString(arguments);
   }
+}
+
+// Without the model there is nothing to sample from, so this asks the function that the commands
+// use.
+TEST(Sampling, AValueOutOfRangeIsNamedByItsFlagOrByTheModelsFile) {
+  SamplingOptions options;
+  options.top_p = 3;
+  const auto flag = ChooseSampling(options, std::nullopt);
+  ASSERT_FALSE(flag);
+  EXPECT_THAT(flag.error().message(), testing::StartsWith("--top-p: 3, expected"));
+  options.top_p.reset();
+  options.repetition_penalty = 0;
+  EXPECT_THAT(ChooseSampling(options, std::nullopt).error().message(),
+              testing::StartsWith("--repetition-penalty: 0, expected"));
+  const auto file = ChooseSampling({}, R"({"do_sample": true, "top_p": 7})");
+  ASSERT_FALSE(file);
+  EXPECT_THAT(file.error().message(), testing::StartsWith("generation_config.json: top_p: 7"));
+}
+
+TEST(Logits, AFileThatIsThereIsReplacedOnlyByForce) {
+  const std::string out = (std::filesystem::temp_directory_path() /
+                           ("smoe_logits_" + std::to_string(getpid()) + ".safetensors"))
+                              .string();
+  const std::string model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
+  std::ofstream(out) << "mine";
+  const std::vector<std::string> arguments = {"logits", model, "--tokens", "1,2", "--out", out};
+  const ProgramOutput refused = RunForTest(arguments);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("exists; --force replaces it"));
+  EXPECT_EQ(std::filesystem::file_size(out), 4u);
+  std::vector<std::string> forced = arguments;
+  forced.push_back("--force");
+  EXPECT_EQ(RunForTest(forced).code, 0);
+  EXPECT_GT(std::filesystem::file_size(out), 4u);
+  std::filesystem::remove(out);
+}
+
+TEST(Shatter, AFolderThatIsMissingIsNamed) {
+  const std::string model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
+  const ProgramOutput output = RunForTest({"shatter", model, "/no/such/folder/x.smoe"});
+  EXPECT_EQ(output.code, 2);
+  EXPECT_THAT(output.err, HasSubstr("there is no folder /no/such/folder"));
 }
 
 TEST(CommandLine, AnUnknownCommandIsNamed) {
@@ -209,7 +252,7 @@ TEST(ParseTokenIds, TakesCommasAndSpacesAndNamesWhatIsNoId) {
 }
 
 TEST(Printable, KeepsTextAndDisarmsTerminalEscapes) {
-  EXPECT_EQ(Printable("a\x1b[2Jb\x07\n\t"), "a\\x1b[2Jb\\x07\n\t");
+  EXPECT_EQ(Printable("a\x1b[2Jb\x07\n\t"), "a\\x1b[2Jb\\x07\\n\\t");
   EXPECT_EQ(Printable("\xc3\xa9"), "\xc3\xa9");
 }
 

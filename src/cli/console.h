@@ -55,8 +55,8 @@ void HoldStandardStreams();
 
 bool IsTerminal(std::FILE* stream);
 
-// Text from a file or a model, made safe for a terminal: control characters but newline and tab
-// become \xNN.
+// Text from a file or a model, made safe for a terminal and one line: control characters become
+// \n, \t or \xNN.
 std::string Printable(std::string_view text);
 
 }  // namespace smoe::cli

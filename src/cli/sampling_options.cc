@@ -1,5 +1,8 @@
 #include "cli/sampling_options.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/json.h"
 
 namespace smoe::cli {
@@ -27,6 +30,14 @@ engine::SamplerOptions ModelDefaults(const Json& config) {
   return sampling;
 }
 
+// "top_p: 3, ..." as "--top-p: 3, ...": the message names what the user typed.
+std::string WithFlag(const std::string& message) {
+  const size_t colon = message.find(':');
+  std::string flag = "--" + message.substr(0, colon);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag + message.substr(std::min(colon, message.size()));
+}
+
 }  // namespace
 
 void DefineSamplingOptions(Arguments& arguments, SamplingOptions* options) {
@@ -48,14 +59,19 @@ Result<engine::SamplerOptions> ChooseSampling(const SamplingOptions& options,
     SMOE_TRY_ASSIGN(const Json config, Json::Parse(*generation_config, "generation_config.json"));
     sampling = ModelDefaults(config);
   }
+  const engine::SamplerOptions model_defaults = sampling;
   sampling.temperature = options.temperature.value_or(sampling.temperature);
   sampling.top_k = options.top_k.value_or(sampling.top_k);
   sampling.top_p = options.top_p.value_or(sampling.top_p);
   sampling.min_p = options.min_p.value_or(sampling.min_p);
   sampling.repetition_penalty = options.repetition_penalty.value_or(sampling.repetition_penalty);
   sampling.seed = options.seed;
-  SMOE_TRY(engine::CheckSamplerOptions(sampling));
-  return sampling;
+  const Status sound = engine::CheckSamplerOptions(sampling);
+  if (sound) return sampling;
+  if (Status given = engine::CheckSamplerOptions(model_defaults); !given) {
+    return While("generation_config.json", std::move(given));
+  }
+  return Invalid("{}", WithFlag(sound.error().message()));
 }
 
 }  // namespace smoe::cli

@@ -71,6 +71,19 @@ Status CheckReplaces(const std::string& out_path, bool force) {
   return Invalid("{}: exists; --force replaces it", out_path);
 }
 
+// A kill between the last rename and the end leaves a finished vault and its journal: nothing is
+// left to resume.
+Status CheckUnfinished(const std::string& out_path, const ShatterOptions& options) {
+  std::error_code ignored;
+  if (!options.resume || options.force || !std::filesystem::exists(out_path, ignored) ||
+      std::filesystem::exists(out_path + ".partial", ignored)) {
+    return Ok();
+  }
+  const bool was_stopped = std::filesystem::remove(out_path + ".journal", ignored);
+  return Invalid("{}: exists; {}--force replaces it", out_path,
+                 was_stopped ? "the run before had finished it, nothing is left to resume; " : "");
+}
+
 // What the new files need beyond what an unfinished run already occupies.
 Status CheckFreeSpace(const std::string& out_path, const ShatterPlan& plan,
                       const ShatterReport& report, bool resume) {
@@ -350,6 +363,7 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
     SMOE_TRY(CheckReplaces(out_path, options.force));
     return report;
   }
+  SMOE_TRY(CheckUnfinished(out_path, options));
   SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));
   Status converted = Convert(checkpoint, plan, options, files, progress, &report);
   if (!converted) return GiveUp(files, out_path, options, std::move(converted));

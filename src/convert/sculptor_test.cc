@@ -312,6 +312,28 @@ TEST(ShatterResume, RefusesOtherOptionsAndAnotherSourceAndKeepsWhatIsDone) {
   EXPECT_EQ(MustShatter(source, folder.Path("o.smoe"), options).resumed_expert_count, 0U);
 }
 
+TEST(ShatterResume, AJournalThatAKillLeftBehindAFinishedVaultConfusesNobody) {
+  const TestFolder folder;
+  const std::string out = folder.Path("o.smoe");
+  MustShatter(TinyMoe(), out, {});
+  const std::string whole = ReadText(out);
+  const auto leave_journal = [&] { std::ofstream(out + ".journal") << "{\"stale\": 1}\n0 0 0\n"; };
+  leave_journal();
+  ShatterOptions options;
+  options.resume = true;
+  const Error finished = MustFail(TinyMoe(), out, options);
+  EXPECT_EQ(finished.code(), ErrorCode::kInvalid);
+  EXPECT_NE(finished.message().find("nothing is left to resume"), std::string::npos)
+      << finished.message();
+  EXPECT_FALSE(std::filesystem::exists(out + ".journal"));
+  leave_journal();
+  options.resume = false;
+  options.force = true;
+  MustShatter(TinyMoe(), out, options);
+  EXPECT_TRUE(ReadText(out) == whole);
+  EXPECT_FALSE(std::filesystem::exists(out + ".journal"));
+}
+
 TEST(ShatterResume, WritesBlobsAgainThatTheDriveHasLost) {
   const TestFolder folder;
   MustShatter(TinyMoe(), folder.Path("whole.smoe"), {});

@@ -47,8 +47,8 @@ uint64_t SourceBytesPerExpert(const checkpoint::Checkpoint& checkpoint) {
 
 Status CheckOptions(const checkpoint::Checkpoint& checkpoint, const ShatterOptions& options) {
   SMOE_TRY(tensor::CheckGroupSize(options.group_size));
-  if (options.max_layers == 0U) return Invalid("max_layers is 0, want at least 1");
-  if (options.max_experts == 0U) return Invalid("max_experts is 0, want at least 1");
+  if (options.max_layers == 0U) return Invalid("--max-layers: 0, expected at least 1");
+  if (options.max_experts == 0U) return Invalid("--max-experts: 0, expected at least 1");
   if (checkpoint.experts.encoding() == checkpoint::ExpertEncoding::kNvfp4) {
     return Unsupported(
         "{}: its experts are NVFP4, which a vault cannot hold without loss; smoe pack makes a "

@@ -69,6 +69,13 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const FreeMemory& free) 
   budget.choices.push_back(fmt::format("expert cache: {} of {} experts, {} ({})", slots,
                                        demand.expert_count, SizeText(slots * demand.slot_bytes),
                                        asked ? "as asked" : "what fits"));
+  if (asked && slots > affordable) {
+    budget.warnings.push_back(fmt::format(
+        "expert cache: {} asked, {} fit beside the rest in {} free ({}); the system may swap, or "
+        "end the program",
+        SizeText(slots * demand.slot_bytes), SizeText(affordable * demand.slot_bytes),
+        SizeText(free.bytes), free.reason));
+  }
   if (slots < least) {
     budget.choices.push_back(fmt::format(
         "expert cache: fewer slots than top_k + 1 = {}, so reads wait for arithmetic", least));

@@ -36,7 +36,8 @@ struct BudgetDemand {
 struct Budget {
   size_t context_tokens = 0;
   uint32_t slot_count = 0;
-  std::vector<std::string> choices;  // one sentence for each decision
+  std::vector<std::string> choices;   // one sentence for each decision
+  std::vector<std::string> warnings;  // what was asked for and may not go well
 };
 
 // Keys and values get at most an eighth of what is free, up to the model's own limit; the cache

@@ -59,6 +59,19 @@ TEST(DivideMemory, TakesTheUsersWordAndRefusesHalfAnExpert) {
   EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 512u);
 }
 
+TEST(DivideMemory, WarnsOfACacheThatDoesNotFitInWhatIsFree) {
+  BudgetDemand demand = SmallModel();
+  demand.cache_experts = 400;
+  const auto fits = DivideMemory(demand, {4096 * kMiB, ""});
+  ASSERT_TRUE(fits);
+  EXPECT_TRUE(fits->warnings.empty());
+  const auto tight = DivideMemory(demand, {800 * kMiB, "MemAvailable"});
+  ASSERT_TRUE(tight);
+  EXPECT_EQ(tight->slot_count, 400u);
+  ASSERT_EQ(tight->warnings.size(), 1u);
+  EXPECT_NE(tight->warnings[0].find("400.0 MiB asked"), std::string::npos) << tight->warnings[0];
+}
+
 TEST(DivideMemory, TakesTheLargestContextThatCanBeAddressedAndNoTokenMore) {
   BudgetDemand demand = SmallModel();
   demand.cache_experts = 9;

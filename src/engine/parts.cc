@@ -59,7 +59,9 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   demand.cache_bytes = options.cache_bytes;
   demand.cache_experts = options.cache_experts;
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
-  return DivideMemory(demand, free);
+  SMOE_TRY_ASSIGN(Budget budget, DivideMemory(demand, free));
+  for (const std::string& warning : budget.warnings) LogWarning("{}", warning);
+  return budget;
 }
 
 Status OpenQueue(const EngineOptions& options, Parts* parts) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace smoe::io {
@@ -50,6 +51,10 @@ Unexpected AlreadyThere(const std::string& path) {
 Status CheckPlace(const std::string& path, bool overwrite) {
   if (path.empty()) return Invalid("output: the name is empty, expected a file to write");
   struct stat info = {};
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty() && ::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
+    return Invalid("{}: there is no folder {} to write it into; make it first", path, folder);
+  }
   if (::lstat(path.c_str(), &info) != 0) return Ok();
   if (S_ISDIR(info.st_mode)) return Invalid("{}: is a folder, expected a file to write", path);
   if (!S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)) {

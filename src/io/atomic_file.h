@@ -21,7 +21,7 @@ class AtomicFile {
 
   // Errors: kInvalid if PATH exists and overwrite is off ("exists; --force replaces it");
   //         kInvalid if PATH is empty, or a folder, device, pipe or socket, whatever the options: a
-  //         rename would put a file in the place of /dev/null;
+  //         rename would put a file in the place of /dev/null; or if its folder is not there;
   //         kInvalid if another process holds the lock on PATH.partial;
   //         kIo otherwise.
   static Result<AtomicFile> Open(const std::string& path, const Options& options);

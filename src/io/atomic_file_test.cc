@@ -146,8 +146,8 @@ TEST_F(AtomicFileTest, AKilledWriterLeavesOnlyThePartialAndNoLock) {
 TEST_F(AtomicFileTest, AFolderThatIsNotThereIsNamed) {
   const auto file = AtomicFile::Open((folder_ / "no" / "out").string(), {});
   ASSERT_FALSE(file);
-  EXPECT_EQ(file.error().code(), ErrorCode::kIo);
-  EXPECT_THAT(file.error().message(), HasSubstr("No such file"));
+  EXPECT_EQ(file.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(file.error().message(), HasSubstr("there is no folder"));
 }
 
 }  // namespace

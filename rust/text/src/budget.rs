@@ -48,8 +48,8 @@ impl Budget {
             return Ok(());
         }
         Err(Fail::corrupt(format!(
-            "{place}: grows {} bytes of text to {total}; expected at most {} ({GROWTH_MAX} for each \
-             and {GROWTH_FLOOR_BYTES})",
+            "{place}: grows {} bytes of text to {total}; expected at most {} ({GROWTH_MAX} for \
+             each and {GROWTH_FLOOR_BYTES})",
             self.input_bytes, self.bytes_max
         )))
     }
@@ -65,7 +65,7 @@ impl Budget {
             return Ok(());
         }
         Err(Fail::unsupported(format!(
-            "{place}: the regex does not end: it takes more than {} s of processor time for {} bytes of text",
+            "{place}: the regex does not end: more than {} s of processor time for {} bytes",
             self.time_max.as_secs(),
             self.input_bytes
         )))

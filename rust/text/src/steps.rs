@@ -80,8 +80,8 @@ fn check_count(place: &str, count: usize) -> Result<()> {
     )))
 }
 
-/// The longest text that a charsmap puts for a character. Format: length of the trie in bytes (u32),
-/// the trie, then texts that end in NUL.
+/// The longest text that a charsmap puts for a character. Format: length of the trie in bytes, a
+/// u32; the trie; then texts that end in NUL.
 pub fn charsmap_growth(base64_text: &str) -> Result<usize> {
     let place = "normalizer: precompiled_charsmap";
     let bytes = base64::decode(base64_text).map_err(|e| Fail::corrupt(format!("{place}: {e}")))?;

@@ -105,8 +105,8 @@ fn raised(error: &Error) -> Option<&Raised> {
 
 fn no_thread(purpose: &str, stack_bytes: u64, e: &std::io::Error) -> Fail {
     Fail::exhausted(format!(
-        "the chat template: no thread to {purpose} on, with a stack of {stack_bytes} bytes of address \
-         space: {e}"
+        "the chat template: no thread to {purpose} on, with a stack of {stack_bytes} bytes of \
+         address space: {e}"
     ))
 }
 
