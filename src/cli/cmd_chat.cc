@@ -142,7 +142,7 @@ class Chat {
     };
     InterruptGuard::Clear();
     SMOE_TRY_ASSIGN(const Answer answer,
-                    Generate(engine_, std::move(request), [&](uint32_t token) -> Status {
+                    Generate(engine_, std::move(request), console_, [&](uint32_t token) -> Status {
                       SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
                       return emit(piece);
                     }));

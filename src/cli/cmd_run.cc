@@ -111,9 +111,9 @@ Result<ExitCode> Run(const Options& options, Console& console) {
   const InterruptGuard guard;
   const engine::EngineStats before = engine->stats();
   AnswerWriter writer(options, text, console);
-  SMOE_TRY_ASSIGN(const Answer answer, Generate(*engine, std::move(request), [&](uint32_t token) {
-                    return writer.Write(token);
-                  }));
+  SMOE_TRY_ASSIGN(const Answer answer,
+                  Generate(*engine, std::move(request), console,
+                           [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
   const engine::EngineStats after = engine->stats();
   if (options.json) {

@@ -1,10 +1,12 @@
 #include "cli/generation.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/memory_limits.h"
 #include "base/stopwatch.h"
 #include "cli/interrupt.h"
+#include "cli/progress_bar.h"
 
 namespace smoe::cli {
 
@@ -44,17 +46,49 @@ struct Cost {
   }
 };
 
+// Says how far the prompt is, once it has taken long enough to be wondered about.
+class PromptProgress {
+ public:
+  PromptProgress(const engine::Engine& engine, size_t token_count, Console& console)
+      : engine_(engine),
+        token_count_(token_count),
+        done_before_(DoneCount()),
+        bar_(std::in_place, console, "prompt") {}
+
+  void Update(double seconds) {
+    if (!bar_ || seconds < kSilentSeconds) return;
+    bar_->UpdateCount(DoneCount() - done_before_, token_count_, "tokens");
+  }
+  void End() { bar_.reset(); }  // ends the line, before the answer begins
+
+ private:
+  static constexpr double kSilentSeconds = 2;
+
+  uint64_t DoneCount() const {
+    const engine::EngineStats stats = engine_.stats();
+    return stats.prompt_token_count + stats.reused_token_count;
+  }
+
+  const engine::Engine& engine_;
+  const uint64_t token_count_;
+  const uint64_t done_before_;
+  std::optional<ProgressBar> bar_;
+};
+
 }  // namespace
 
-Result<Answer> Generate(engine::Engine& engine, engine::Request request,
+Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console& console,
                         const std::function<Status(uint32_t)>& on_token) {
   Answer answer;
   Stopwatch stopwatch;
+  PromptProgress progress(engine, request.prompt.size(), console);
   SMOE_TRY_ASSIGN(const uint64_t id, engine.Submit(std::move(request)));
   while (!engine.idle()) {
     if (InterruptGuard::Requested()) engine.Cancel(id);
     SMOE_TRY_ASSIGN(const std::span<const engine::TokenEvent> events, engine.Step());
+    if (answer.tokens.empty() && events.empty()) progress.Update(stopwatch.seconds());
     for (const engine::TokenEvent& event : events) {
+      progress.End();
       if (event.token) {
         if (answer.tokens.empty()) {
           answer.first_token_seconds = stopwatch.seconds();

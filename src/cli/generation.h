@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "cli/console.h"
 #include "engine/engine.h"
 
 namespace smoe::cli {
@@ -20,9 +21,9 @@ struct Answer {
 };
 
 // Runs one request to its end. An interrupt (cli/interrupt.h) cancels it. `on_token` gets each
-// token as it comes.
+// token as it comes. A prompt that takes more than two seconds shows its progress on stderr.
 // Errors: the request's own error; what on_token returns.
-Result<Answer> Generate(engine::Engine& engine, engine::Request request,
+Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console& console,
                         const std::function<Status(uint32_t)>& on_token);
 
 // What an answer cost, for people (a few lines) and for scripts. `before`: the engine's counters
