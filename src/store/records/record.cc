@@ -11,8 +11,6 @@ namespace smoe::store::records {
 namespace {
 
 constexpr uint32_t kFlagsMask = (1u << kProjCount) - 1;
-// A square of bytes whose rows fill whole cache lines on both sides.
-constexpr uint64_t kTransposeBlock = 64;
 
 constexpr uint64_t kSigns = 0x8080808080808080u;
 constexpr uint64_t kOnes = 0x0101010101010101u;
@@ -71,22 +69,6 @@ void ForEachGap(const ExpertRecordSpec& spec, uint64_t record_bytes, Visit visit
 }
 
 }  // namespace
-
-void TransposeBytes(Bytes from, uint64_t rows, uint64_t cols, MutableBytes to) {
-  SMOE_CHECK(from.size() == rows * cols && to.size() == from.size());
-  for (uint64_t row_block = 0; row_block < rows; row_block += kTransposeBlock) {
-    const uint64_t row_end = std::min(rows, row_block + kTransposeBlock);
-    for (uint64_t col_block = 0; col_block < cols; col_block += kTransposeBlock) {
-      const uint64_t col_end = std::min(cols, col_block + kTransposeBlock);
-      for (uint64_t col = col_block; col < col_end; ++col) {
-        std::byte* out = to.data() + col * rows;
-        for (uint64_t row = row_block; row < row_end; ++row) {
-          out[row] = from[row * cols + col];
-        }
-      }
-    }
-  }
-}
 
 uint64_t FindBadScaleCode(Bytes scale) {
   uint64_t bad = 0;
