@@ -43,6 +43,7 @@ Runner DefineVerify(Arguments& arguments);
 Runner DefineUpgrade(Arguments& arguments);
 Runner DefineRecover(Arguments& arguments);
 Runner DefineExtractTrunk(Arguments& arguments);
+Runner DefineConvert(Arguments& arguments);
 Runner DefineCompare(Arguments& arguments);
 Runner DefineTokenize(Arguments& arguments);
 Runner DefineDetokenize(Arguments& arguments);

@@ -27,6 +27,10 @@ constexpr Command kCommands[] = {
      "smoe pack Qwen3-30B-A3B/ qwen3-30b-records --dry-run\n"
      "smoe pack Qwen3-30B-A3B/ qwen3-30b-records --resume",
      DefinePack},
+    {"convert", kConvert, "Turn a vault into a record store, or into another vault, or back",
+     "smoe convert qwen3-30b.smoe qwen3-30b-nvfp4/\n"
+     "smoe convert qwen3-30b.smoe small.smoe --bits 2 --original Qwen3-30B-A3B/",
+     DefineConvert},
     {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
      DefineVerify},
     {"upgrade", kConvert, "Turn a version 1 vault into version 2, in place",

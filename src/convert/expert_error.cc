@@ -17,43 +17,6 @@ using store::ExpertId;
 using store::ExpertStore;
 using store::StoreLayer;
 
-Status CheckSame(const ExpertStore& a, const ExpertStore& b) {
-  const auto differ = [&](const std::string& field, uint64_t in_a, uint64_t in_b) {
-    return Invalid("{}: {} is {}, {} has {}: two models?", a.path(), field, in_a, b.path(), in_b);
-  };
-  if (a.hidden_size() != b.hidden_size()) {
-    return differ("hidden_size", a.hidden_size(), b.hidden_size());
-  }
-  if (a.intermediate_size() != b.intermediate_size()) {
-    return differ("width of an expert", a.intermediate_size(), b.intermediate_size());
-  }
-  if (a.layers().size() != b.layers().size()) {
-    return differ("number of layers with experts", a.layers().size(), b.layers().size());
-  }
-  for (size_t i = 0; i < a.layers().size(); ++i) {
-    const StoreLayer& of_a = a.layers()[i];
-    const StoreLayer& of_b = b.layers()[i];
-    if (of_a.layer_index != of_b.layer_index) {
-      return differ(fmt::format("layer of expert layer {}", i), of_a.layer_index, of_b.layer_index);
-    }
-    if (of_a.expert_count != of_b.expert_count) {
-      return differ(fmt::format("number of experts in layer {}", of_a.layer_index),
-                    of_a.expert_count, of_b.expert_count);
-    }
-  }
-  return Ok();
-}
-
-std::vector<ExpertId> AllExperts(const ExpertStore& store) {
-  std::vector<ExpertId> ids;
-  for (const StoreLayer& layer : store.layers()) {
-    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      ids.push_back({layer.layer_index, expert});
-    }
-  }
-  return ids;
-}
-
 // What one worker needs: a slot of each store and a matrix of each.
 class ExpertComparer {
  public:
@@ -102,6 +65,55 @@ class ExpertComparer {
 
 }  // namespace
 
+Status CheckSameShape(const ExpertStore& a, const ExpertStore& b) {
+  const auto differ = [&](const std::string& field, uint64_t in_a, uint64_t in_b) {
+    return Invalid("{}: {} is {}, {} has {}: two models?", a.path(), field, in_a, b.path(), in_b);
+  };
+  if (a.hidden_size() != b.hidden_size()) {
+    return differ("hidden_size", a.hidden_size(), b.hidden_size());
+  }
+  if (a.intermediate_size() != b.intermediate_size()) {
+    return differ("width of an expert", a.intermediate_size(), b.intermediate_size());
+  }
+  if (a.layers().size() != b.layers().size()) {
+    return differ("number of layers with experts", a.layers().size(), b.layers().size());
+  }
+  for (size_t i = 0; i < a.layers().size(); ++i) {
+    const StoreLayer& of_a = a.layers()[i];
+    const StoreLayer& of_b = b.layers()[i];
+    if (of_a.layer_index != of_b.layer_index) {
+      return differ(fmt::format("layer of expert layer {}", i), of_a.layer_index, of_b.layer_index);
+    }
+    if (of_a.expert_count != of_b.expert_count) {
+      return differ(fmt::format("number of experts in layer {}", of_a.layer_index),
+                    of_a.expert_count, of_b.expert_count);
+    }
+  }
+  return Ok();
+}
+
+std::vector<ExpertId> AllExperts(const ExpertStore& store) {
+  std::vector<ExpertId> ids;
+  for (const StoreLayer& layer : store.layers()) {
+    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
+      ids.push_back({layer.layer_index, expert});
+    }
+  }
+  return ids;
+}
+
+std::vector<LayerErrors> SumByLayer(const std::vector<ExpertId>& ids,
+                                    const std::vector<ProjErrors>& errors) {
+  std::vector<LayerErrors> layers;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (layers.empty() || layers.back().layer_index != ids[i].layer_index) {
+      layers.push_back({ids[i].layer_index, {}});
+    }
+    for (size_t p = 0; p < errors[i].size(); ++p) layers.back().projs[p].Add(errors[i][p]);
+  }
+  return layers;
+}
+
 tensor::QuantisationError LayerErrors::Sum() const {
   tensor::QuantisationError sum;
   for (const tensor::QuantisationError& error : projs) sum.Add(error);
@@ -125,7 +137,7 @@ tensor::QuantisationError MatrixError(std::span<const float> a, std::span<const 
 Result<std::vector<LayerErrors>> CompareExperts(const store::ExpertStore& a,
                                                 const store::ExpertStore& b, uint32_t thread_count,
                                                 Progress& progress) {
-  SMOE_TRY(CheckSame(a, b));
+  SMOE_TRY(CheckSameShape(a, b));
   const std::vector<ExpertId> ids = AllExperts(a);
   uint64_t total_bytes = 0;
   for (const ExpertId id : ids) {
@@ -141,14 +153,7 @@ Result<std::vector<LayerErrors>> CompareExperts(const store::ExpertStore& a,
         return Ok();
       });
   SMOE_TRY(std::move(compared));
-  std::vector<LayerErrors> layers;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (layers.empty() || layers.back().layer_index != ids[i].layer_index) {
-      layers.push_back({ids[i].layer_index, {}});
-    }
-    for (size_t p = 0; p < errors[i].size(); ++p) layers.back().projs[p].Add(errors[i][p]);
-  }
-  return layers;
+  return SumByLayer(ids, errors);
 }
 
 }  // namespace smoe::convert

@@ -30,9 +30,19 @@ struct LayerErrors {
 // Requires spans of one size.
 tensor::QuantisationError MatrixError(std::span<const float> a, std::span<const float> b);
 
+// Errors: kInvalid naming the first field in which two stores differ: hidden size, width of an
+//         expert, layers, experts of a layer.
+Status CheckSameShape(const store::ExpertStore& a, const store::ExpertStore& b);
+
+// All experts that a store has, layer by layer.
+std::vector<store::ExpertId> AllExperts(const store::ExpertStore& store);
+
+// Figures of single experts, in the order of `ids`, added up by layer.
+std::vector<LayerErrors> SumByLayer(const std::vector<store::ExpertId>& ids,
+                                    const std::vector<ProjErrors>& errors);
+
 // One entry a layer; `a` is the original: SNR is its power over that of the difference.
-// Errors:   kInvalid naming the first field in which the stores differ (hidden size, width of an
-//           expert, layers, experts of a layer); kCorrupt, kIo of the reads
+// Errors:   as CheckSameShape; kCorrupt, kIo of the reads
 // Cost:     each expert of both is read once; each of `thread_count` workers (0: as
 //           convert/workers.h says) has one slot of both stores and two matrices in f32
 // The sums are added in the order of the experts: the figures do not depend on the threads.

@@ -65,6 +65,22 @@ std::string ScoutPath(const std::string& out_path) {
 
 }  // namespace
 
+Status DescribeModel(const checkpoint::ModelConfig& config, const checkpoint::TrunkFacts& facts,
+                     uint32_t hidden_size, uint32_t intermediate_size, vault::VaultSpec* spec) {
+  const std::vector<bool>& sparse = facts.layer_is_sparse;
+  vault::ArchFacts arch;
+  arch.has_qk_norm = facts.has_qk_norm;
+  arch.has_dense_layer_0 = !sparse.empty() && !sparse.front();
+  arch.moe_ffn_dim = intermediate_size;
+  const bool has_dense = std::find(sparse.begin(), sparse.end(), false) != sparse.end();
+  SMOE_TRY_ASSIGN(spec->arch, vault::BuildArchBlock(config, arch));
+  spec->ffn_dim = vault::HeaderFfnDim(config, has_dense, intermediate_size);
+  spec->hidden_size = hidden_size;
+  spec->intermediate_size = intermediate_size;
+  spec->vocab_size = config.vocab_size;
+  return Ok();
+}
+
 Result<vault::VaultSpec> MakeVaultSpec(const checkpoint::Checkpoint& checkpoint,
                                        const ShatterOptions& options, bool include_mtp) {
   SMOE_TRY(CheckOptions(checkpoint, options));
@@ -78,19 +94,10 @@ Result<vault::VaultSpec> MakeVaultSpec(const checkpoint::Checkpoint& checkpoint,
     const uint32_t count = std::min(layer.expert_count, options.max_experts.value_or(UINT32_MAX));
     for (uint32_t e = 0; e < count; ++e) spec.experts.push_back({layer.layer_index, e});
   }
-  const std::vector<bool>& sparse = checkpoint.facts.layer_is_sparse;
-  vault::ArchFacts facts;
-  facts.has_qk_norm = checkpoint.facts.has_qk_norm;
-  facts.has_dense_layer_0 = !sparse.empty() && !sparse.front();
-  facts.moe_ffn_dim = layout.intermediate_size();
-  const bool has_dense = std::find(sparse.begin(), sparse.end(), false) != sparse.end();
-  SMOE_TRY_ASSIGN(spec.arch, vault::BuildArchBlock(checkpoint.config, facts));
-  spec.ffn_dim = vault::HeaderFfnDim(checkpoint.config, has_dense, layout.intermediate_size());
-  spec.hidden_size = layout.hidden_size();
-  spec.intermediate_size = layout.intermediate_size();
+  SMOE_TRY(DescribeModel(checkpoint.config, checkpoint.facts, layout.hidden_size(),
+                         layout.intermediate_size(), &spec));
   spec.bits = options.bits;
   spec.group_size = options.group_size;
-  spec.vocab_size = checkpoint.config.vocab_size;
   return spec;
 }
 

@@ -26,6 +26,12 @@ struct ShatterPlan {
   Json identity;           // source, its times and the options: what a resume must repeat
 };
 
+// What header and arch block say of a model: sets vocab_size, ffn_dim, arch and both sizes.
+// Errors: as BuildArchBlock.
+Status DescribeModel(const checkpoint::ModelConfig& config, const checkpoint::TrunkFacts& facts,
+                     uint32_t hidden_size, uint32_t intermediate_size,
+                     store::vault::VaultSpec* spec);
+
 // The spec of a vault of this checkpoint: header and arch block as docs/formats/vault.md has them.
 // Used by the Sculptor and by recovery.
 // Errors: kUnsupported for experts that are quantised already, kInvalid for limits of 0.

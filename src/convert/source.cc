@@ -40,8 +40,12 @@ Result<uint64_t> SampledChecksum(const io::File& file, uint64_t size) {
 }  // namespace
 
 Result<Json> SourceJson(const checkpoint::Checkpoint& checkpoint, bool times) {
-  Json::Array files;
-  for (const io::File& file : checkpoint.files.files()) {
+  return SourceJson(checkpoint.files.files(), checkpoint.side_files.config, times);
+}
+
+Result<Json> SourceJson(std::span<const io::File> files, std::string_view config, bool times) {
+  Json::Array entries;
+  for (const io::File& file : files) {
     SMOE_TRY_ASSIGN(const uint64_t size, file.Size());
     SMOE_TRY_ASSIGN(const uint64_t checksum, SampledChecksum(file, size));
     Json entry;
@@ -53,13 +57,11 @@ Result<Json> SourceJson(const checkpoint::Checkpoint& checkpoint, bool times) {
       if (::fstat(file.fd(), &info) != 0) return Io("{}: no modification time", file.path());
       entry.Set("modified", fmt::format("{}.{:09}", info.st_mtim.tv_sec, info.st_mtim.tv_nsec));
     }
-    files.push_back(std::move(entry));
+    entries.push_back(std::move(entry));
   }
   Json source;
-  source.Set("files", Json(std::move(files)));
-  source.Set(
-      "config_xxh3",
-      fmt::format("{:016x}", Checksum(AsBytes(std::string_view(checkpoint.side_files.config)))));
+  source.Set("files", Json(std::move(entries)));
+  source.Set("config_xxh3", fmt::format("{:016x}", Checksum(AsBytes(config))));
   return source;
 }
 

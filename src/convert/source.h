@@ -1,6 +1,7 @@
 // convert/source.h: what every conversion asks of the checkpoint that it reads.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ std::vector<AnnexText> TextsOf(const checkpoint::SideFiles& files);
 // record says. `times`: modification times too, which a copy changes and an origin must not have;
 // a resume asks for the same ones.
 Result<Json> SourceJson(const checkpoint::Checkpoint& checkpoint, bool times);
+
+// The same of any files, and the text of their config.
+Result<Json> SourceJson(std::span<const io::File> files, std::string_view config, bool times);
 
 // Every file that the checkpoint was or may be read from: no output may replace one.
 std::vector<std::string> InputPaths(const checkpoint::Checkpoint& checkpoint);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "checkpoint/expert_names.h"
+
 namespace smoe::convert {
 namespace {
 
@@ -16,17 +18,11 @@ int DTypeRank(tensor::DType dtype) {
                           std::begin(kOrder));
 }
 
-bool IsTrunk(const checkpoint::ExpertLayout& experts, std::string_view name) {
-  const bool is_bias = name.ends_with("bias");
-  return !experts.IsExpertTensor(name) || (experts.has_biases() && is_bias);
-}
-
-}  // namespace
-
-Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint) {
+template <class IsTrunk>
+Result<TrunkPlan> Plan(const checkpoint::TensorFiles& files, const IsTrunk& is_trunk) {
   std::vector<std::pair<std::string, checkpoint::TensorInfo>> tensors;
-  for (const auto& [name, info] : checkpoint.files.tensors()) {
-    if (IsTrunk(checkpoint.experts, name)) tensors.emplace_back(name, info);
+  for (const auto& [name, info] : files.tensors()) {
+    if (is_trunk(name)) tensors.emplace_back(name, info);
   }
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return DTypeRank(a.second.dtype) > DTypeRank(b.second.dtype);
@@ -39,6 +35,21 @@ Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint) {
   }
   SMOE_TRY_ASSIGN(plan.layout, checkpoint::LayOutSafetensors(specs, {}));
   return plan;
+}
+
+}  // namespace
+
+Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint) {
+  const checkpoint::ExpertLayout& experts = checkpoint.experts;
+  return Plan(checkpoint.files, [&](std::string_view name) {
+    return !experts.IsExpertTensor(name) || (experts.has_biases() && name.ends_with("bias"));
+  });
+}
+
+Result<TrunkPlan> PlanTrunk(const checkpoint::TensorFiles& files) {
+  return Plan(files, [](std::string_view name) {
+    return !checkpoint::ParseExpertName(name) || name.ends_with("bias");
+  });
 }
 
 Status StreamTrunk(const checkpoint::TensorFiles& files, const TrunkPlan& plan,

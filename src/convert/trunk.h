@@ -24,6 +24,9 @@ struct TrunkPlan {
 // Errors: kInvalid from LayOutSafetensors.
 Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint);
 
+// The same of any model's trunk, which may lie among experts: their names tell them.
+Result<TrunkPlan> PlanTrunk(const checkpoint::TensorFiles& files);
+
 // Hands the image to `sink` in order, in pieces of at most 4 MiB.
 // Errors: of the reads and of the sink.
 using TrunkSink = std::function<Status(Bytes piece)>;

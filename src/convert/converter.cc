@@ -1,0 +1,328 @@
+#include "convert/converter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+
+#include "base/memory.h"
+#include "base/stopwatch.h"
+#include "convert/journal.h"
+#include "convert/shatter_plan.h"
+#include "convert/store_target.h"
+#include "convert/stored_model.h"
+#include "convert/trunk.h"
+#include "convert/workers.h"
+#include "io/atomic_file.h"
+#include "store/read_expert.h"
+
+namespace smoe::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Room for the origin record before its content is known.
+constexpr uint64_t kOriginBytesMax = uint64_t{64} << 10;
+
+Status CheckQuantiser(const ConvertOptions& options) {
+  const bool is_vault = options.to == StoreKind::kVault;
+  const char* other = is_vault ? "reference" : "amax";
+  if (options.quantiser == "mse" || options.quantiser == other) return Ok();
+  return Invalid("--quantiser {}: a {} has mse and {}", options.quantiser,
+                 is_vault ? "vault" : "record store", other);
+}
+
+// OUT may be neither MODEL, nor a file that is read, nor lie in MODEL's folder.
+Status CheckOutput(const StoredModel& model, const std::string& out_path) {
+  if (out_path.empty()) return Invalid("OUT: the name is empty");
+  std::error_code ignored;
+  SMOE_TRY(io::CheckNoInput(out_path, model.inputs));
+  if (!model.is_records) return Ok();
+  const fs::path folder = fs::weakly_canonical(model.files.path, ignored);
+  const fs::path out = fs::weakly_canonical(out_path, ignored);
+  const auto differing = std::mismatch(folder.begin(), folder.end(), out.begin(), out.end());
+  if (differing.first != folder.end()) return Ok();
+  return Invalid("{}: lies in {}, which is read; name another place", out_path, model.files.path);
+}
+
+struct Plan {
+  std::unique_ptr<StoreTarget> target;
+  TrunkPlan trunk;
+  std::vector<store::ExpertId> experts;
+  uint64_t out_bytes = 0;
+  Json identity;
+};
+
+Json IdentityOf(const StoredModel& model, const ConvertOptions& options,
+                const StoreTarget& target) {
+  Json asked;
+  asked.Set("format", target.format_name());
+  asked.Set("quantiser", options.quantiser);
+  Json identity;
+  identity.Set("source", model.source);
+  identity.Set("options", std::move(asked));
+  return identity;
+}
+
+Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
+                      const ConvertOptions& options) {
+  Plan plan;
+  plan.experts = AllExperts(*model.files.experts);
+  const TargetModel described{model.files, plan.experts, out_path, options.quantiser};
+  if (options.to == StoreKind::kVault) {
+    SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(described, options.bits, options.group_size));
+  } else {
+    if (model.is_records) {
+      return Invalid("{}: is a record store already; --to vault, or copy the folder",
+                     model.files.path);
+    }
+    SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(described));
+  }
+  SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(model.files.trunk));
+  plan.out_bytes = plan.target->expert_bytes() +
+                   plan.target->file_bytes(plan.trunk.layout.total_bytes) +
+                   plan.target->file_bytes(kOriginBytesMax);
+  for (const ModelPart& part : model.parts) {
+    plan.out_bytes += plan.target->file_bytes(part.content.size());
+  }
+  plan.identity = IdentityOf(model, options, *plan.target);
+  return plan;
+}
+
+Status CheckFreeSpace(const std::string& out_path, const Plan& plan, bool resume) {
+  uint64_t needed = plan.out_bytes;
+  if (resume) needed -= std::min(needed, plan.target->partial_bytes());
+  SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(out_path));
+  if (free >= needed) return Ok();
+  return Exhausted("{}: needs {} bytes ({} experts and a trunk of {}), the drive has {} free",
+                   out_path, needed, plan.experts.size(), plan.trunk.layout.total_bytes, free);
+}
+
+// The conversion itself: workers over experts, the trunk as one more piece of work.
+class Conversion {
+ public:
+  Conversion(const StoredModel& model, const Plan& plan, const ConvertOptions& options,
+             Progress& progress)
+      : source_(*model.files.experts),
+        model_(model),
+        plan_(plan),
+        target_(*plan.target),
+        options_(options),
+        progress_(progress),
+        done_(plan.experts.size()),
+        is_done_(plan.experts.size()) {}
+
+  // Takes over the experts of an interrupted run whose bytes are still those it wrote.
+  Status Restore(const std::vector<ExpertDone>& done) {
+    if (done.empty()) return Ok();
+    const ProgressPhase phase(progress_, "resuming", done.size() * BytesOf(0));
+    std::atomic<uint64_t> restored_count{0};
+    Status restored = RunWorkers(
+        done.size(), options_.threads, [&] { return target_.MakeEncoder(); },
+        [&](size_t i, std::unique_ptr<ExpertEncoder>& encoder) -> Status {
+          const ExpertDone& expert = done[i];
+          if (expert.index >= done_.size()) return Ok();
+          SMOE_TRY_ASSIGN(const bool is_same,
+                          target_.Restore(expert.index, expert.checksum, *encoder));
+          progress_.Advance(BytesOf(0));
+          if (!is_same) return Ok();
+          done_[expert.index] = expert;
+          is_done_[expert.index] = 1;
+          restored_count.fetch_add(1);
+          return Ok();
+        });
+    restored_count_ = restored_count;
+    return restored;
+  }
+
+  Status Run(Journal& journal) {
+    uint64_t total_bytes = plan_.trunk.layout.total_bytes;
+    for (size_t i = 0; i < done_.size(); ++i) total_bytes += is_done_[i] == 0 ? BytesOf(i) : 0;
+    const ProgressPhase phase(progress_, "converting", total_bytes);
+    return RunWorkers(
+        done_.size() + 1, options_.threads, [&] { return MakeWorker(); },
+        [&](size_t piece, Worker& worker) -> Status {
+          return piece == 0 ? WriteTrunk() : ConvertExpert(piece - 1, worker, journal);
+        });
+  }
+
+  uint64_t restored_count() const { return restored_count_; }
+
+  // Added up in the order of the experts, so that a resumed run gives the same figures.
+  std::vector<LayerErrors> Errors() const {
+    std::vector<ProjErrors> errors;
+    for (const ExpertDone& expert : done_) errors.push_back(expert.errors);
+    return SumByLayer(plan_.experts, errors);
+  }
+
+ private:
+  struct Worker {
+    std::unique_ptr<ExpertEncoder> encoder;
+    AlignedBuffer slot;
+  };
+
+  Result<Worker> MakeWorker() const {
+    SMOE_TRY_ASSIGN(auto encoder, target_.MakeEncoder());
+    SMOE_TRY_ASSIGN(auto slot, AlignedBuffer::Create(source_.slot_bytes(), "an expert"));
+    return Worker{std::move(encoder), std::move(slot)};
+  }
+
+  uint64_t BytesOf(size_t index) const { return source_.Locate(plan_.experts[index]).read_bytes(); }
+
+  Status ConvertExpert(size_t index, Worker& worker, Journal& journal) {
+    if (is_done_[index] != 0) return Ok();
+    const store::ExpertId id = plan_.experts[index];
+    ExpertDone& done = done_[index];
+    done.index = index;
+    SMOE_TRY(store::ReadExpert(source_, id, worker.slot.bytes()));
+    SMOE_TRY(worker.encoder->Encode(index, source_.View(id, worker.slot.bytes()), &done.errors));
+    SMOE_TRY_ASSIGN(done.checksum, target_.Write(index, *worker.encoder));
+    SMOE_TRY(journal.Append(done));
+    progress_.Advance(BytesOf(index));
+    return Ok();
+  }
+
+  Status WriteTrunk() {
+    SMOE_TRY(target_.BeginFile(store::vault::kSectionTrunk, plan_.trunk.layout.total_bytes));
+    SMOE_TRY(StreamTrunk(
+        model_.files.trunk, plan_.trunk, [&](Bytes piece) { return target_.AppendFile(piece); },
+        progress_));
+    return target_.EndFile();
+  }
+
+  const store::ExpertStore& source_;
+  const StoredModel& model_;
+  const Plan& plan_;
+  StoreTarget& target_;
+  const ConvertOptions& options_;
+  Progress& progress_;
+  std::vector<ExpertDone> done_;
+  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
+  uint64_t restored_count_ = 0;
+};
+
+Json OriginOf(const StoredModel& model, const ConvertOptions& options,
+              const ConvertReport& report) {
+  ProjErrors added;
+  for (const LayerErrors& layer : report.added) {
+    for (size_t p = 0; p < added.size(); ++p) added[p].Add(layer.projs[p]);
+  }
+  Json origin;
+  origin.Set("writer", options.writer);
+  origin.Set("converted_from", report.source_format);
+  origin.Set("quantiser", options.quantiser);
+  origin.Set("format", report.target_format);
+  origin.Set("added_errors", ErrorsJson(added));
+  if (!model.origin.is_null()) origin.Set("source_origin", model.origin);
+  return origin;
+}
+
+Status WriteAll(const StoredModel& model, const Plan& plan, const ConvertOptions& options,
+                Progress& progress, ConvertReport* report) {
+  StoreTarget& target = *plan.target;
+  std::vector<ExpertDone> done;
+  std::unique_ptr<Journal> journal;
+  if (options.resume) {
+    SMOE_TRY_ASSIGN(journal, Journal::Resume(target.journal_path(), plan.identity, &done));
+  } else {
+    SMOE_TRY_ASSIGN(journal, Journal::Create(target.journal_path(), plan.identity));
+  }
+  Conversion conversion(model, plan, options, progress);
+  SMOE_TRY(conversion.Restore(done));
+  SMOE_TRY(conversion.Run(*journal));
+  report->resumed_expert_count = conversion.restored_count();
+  report->added = conversion.Errors();
+  for (const ModelPart& part : model.parts) {
+    SMOE_TRY(target.BeginFile(part.name, part.content.size()));
+    SMOE_TRY(target.AppendFile(AsBytes(std::string_view(part.content))));
+    SMOE_TRY(target.EndFile());
+  }
+  SMOE_TRY(target.Finish(OriginOf(model, options, *report)));
+  return target.Commit();
+}
+
+// What is done stays where a later run can do better: after freeing space, or on a drive that is
+// back. A model that cannot be converted leaves nothing.
+Unexpected GiveUp(StoreTarget& target, const ConvertOptions& options, const std::string& out_path,
+                  Status&& status) {
+  const ErrorCode code = status.error().code();
+  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
+    target.KeepPartial();
+    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
+                                              out_path, status.error().message())));
+  }
+  std::error_code ignored;
+  fs::remove(target.journal_path(), ignored);
+  return While(fmt::format("writing {}", out_path), std::move(status));
+}
+
+ConvertReport StartReport(const StoredModel& model, const Plan& plan, const std::string& out_path) {
+  ConvertReport report;
+  report.model_path = model.files.path;
+  report.out_path = out_path;
+  report.source_format = model.files.experts->format_name();
+  report.target_format = plan.target->format_name();
+  report.expert_count = plan.experts.size();
+  for (const store::ExpertId id : plan.experts) {
+    report.expert_source_bytes += model.files.experts->Locate(id).read_bytes();
+  }
+  report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.out_bytes = plan.out_bytes;
+  report.decisions = model.files.decisions;
+  report.warnings = model.files.warnings;
+  if (report.source_format == report.target_format) {
+    report.decisions.push_back("experts: already " + report.source_format + ", moved as they are");
+  }
+  return report;
+}
+
+// After the conversion, so that it need not read the original: both stores once more.
+Status MeasureOriginal(const StoredModel& model, const store::ModelFiles& original,
+                       const ConvertOptions& options, Progress& progress, ConvertReport* report) {
+  SMOE_TRY_ASSIGN(const store::ModelFiles written,
+                  store::OpenModelFiles(report->out_path, {.direct_io = false}));
+  SMOE_TRY_ASSIGN(
+      report->source_to_original,
+      CompareExperts(*original.experts, *model.files.experts, options.threads, progress));
+  SMOE_TRY_ASSIGN(report->target_to_original,
+                  CompareExperts(*original.experts, *written.experts, options.threads, progress));
+  return Ok();
+}
+
+}  // namespace
+
+Result<ConvertReport> Convert(const std::string& model_path, const std::string& out_path,
+                              const ConvertOptions& asked, Progress& progress) {
+  const Stopwatch stopwatch;
+  SMOE_TRY(CheckQuantiser(asked));
+  ConvertOptions options = asked;
+  options.files.direct_io = false;
+  SMOE_TRY_ASSIGN(const StoredModel model, OpenStoredModel(model_path, options.files));
+  store::ModelFiles original;
+  if (!options.original.empty()) {
+    SMOE_TRY_ASSIGN(original, store::OpenModelFiles(options.original, {.direct_io = false}));
+    SMOE_TRY(CheckSameShape(*original.experts, *model.files.experts));
+  }
+  SMOE_TRY(CheckOutput(model, out_path));
+  SMOE_TRY_ASSIGN(const Plan plan, MakePlan(model, out_path, options));
+  // Without a journal there is nothing that could be taken over.
+  std::error_code ignored;
+  options.resume = options.resume && fs::exists(plan.target->journal_path(), ignored);
+  ConvertReport report = StartReport(model, plan, out_path);
+  SMOE_TRY(plan.target->CheckPlace(options.resume, options.force));
+  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume));
+  if (options.dry_run) return report;
+
+  SMOE_TRY(plan.target->Open(options.resume, options.force));
+  if (options.resume) plan.target->KeepPartial();
+  Status written = WriteAll(model, plan, options, progress, &report);
+  if (!written) return GiveUp(*plan.target, options, out_path, std::move(written));
+  fs::remove(plan.target->journal_path(), ignored);
+  report.seconds = stopwatch.seconds();
+  if (options.original.empty()) return report;
+  Status measured = MeasureOriginal(model, original, options, progress, &report);
+  if (!measured) return While(out_path + " is written; comparing", std::move(measured));
+  return report;
+}
+
+}  // namespace smoe::convert
