@@ -117,6 +117,8 @@ TEST(Refusal, B01AnUnknownPreTokenizerIsRefusedAndNotApproximated) {
   ASSERT_FALSE(tokenizer);
   EXPECT_EQ(tokenizer.error().code(), ErrorCode::kCorrupt);
   EXPECT_THAT(tokenizer.error().message(), HasSubstr("x/tokenizer.json: "));
+  EXPECT_THAT(tokenizer.error().message(),
+              HasSubstr("found normalizer none, pre_tokenizer ByteMagic"));
 }
 
 TEST(Refusal, EveryTruncationOfATokenizerIsRefused) {

@@ -25,6 +25,8 @@ const WORD_LETTERS_MAX: usize = 1000;
 const SEQUENCES_MAX: usize = 4;
 const TEMPLATE_IDS_MAX: usize = 4096;
 
+const TYPES_SHOWN_MAX: usize = 16;
+
 /// The parts of the file that are small; the model is left to the library.
 #[derive(Deserialize)]
 struct Parts {
@@ -34,6 +36,44 @@ struct Parts {
     normalizer: Json,
     #[serde(default)]
     post_processor: Json,
+    #[serde(default)]
+    pre_tokenizer: Json,
+    #[serde(default)]
+    decoder: Json,
+}
+
+fn types_in(part: &Json, types: &mut Vec<String>) {
+    match part {
+        Json::Object(members) => {
+            types.extend(members.get("type").and_then(Json::as_str).map(String::from));
+            members.values().for_each(|inner| types_in(inner, types));
+        }
+        Json::Array(items) => items.iter().for_each(|inner| types_in(inner, types)),
+        _ => (),
+    }
+}
+
+/// The library names no type that it does not know: this adds those of the file to its refusal.
+pub fn with_types(fail: Fail, json: &[u8]) -> Fail {
+    let Ok(parts) = serde_json::from_slice::<Parts>(json) else { return fail };
+    if !fail.text.contains("untagged enum") {
+        return fail;
+    }
+    let listed = [
+        ("normalizer", &parts.normalizer),
+        ("pre_tokenizer", &parts.pre_tokenizer),
+        ("post_processor", &parts.post_processor),
+        ("decoder", &parts.decoder),
+    ]
+    .map(|(name, part)| {
+        let mut types = Vec::new();
+        types_in(part, &mut types);
+        types.truncate(TYPES_SHOWN_MAX);
+        format!("{name} {}", if types.is_empty() { "none".into() } else { types.join(" ") })
+    });
+    let text =
+        format!("{}; expected types that tokenizers knows, found {}", fail.text, listed.join(", "));
+    Fail { text, ..fail }
 }
 
 fn over(field: &str, found: usize, what: &str, limit: usize) -> Fail {

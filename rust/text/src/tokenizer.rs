@@ -71,8 +71,10 @@ pub struct Tokenizer {
 impl Tokenizer {
     pub fn load(json: &[u8]) -> Result<Tokenizer> {
         limits::check_file(json)?;
-        let mut hf =
-            guarded("tokenizer", || tokenizers::Tokenizer::from_bytes(json).map_err(library))?;
+        let mut hf = guarded("tokenizer", || {
+            tokenizers::Tokenizer::from_bytes(json)
+                .map_err(|e| limits::with_types(library(e), json))
+        })?;
         limits::check_model(hf.get_model())?;
         hf.with_padding(None);
         hf.with_truncation(None).map_err(library)?;
