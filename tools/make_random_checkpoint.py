@@ -46,7 +46,7 @@ def tensors(a):
 
 
 def stored(a):
-    """Name, type, shape and standard deviation of every tensor, in the order of the file: wide types
+    """Name, type, shape and standard deviation of every tensor as stored: wide types
     first, as the safetensors library sorts them."""
     if not a.nvfp4:
         return [(name, "BF16", shape, deviation) for name, shape, deviation in tensors(a)]

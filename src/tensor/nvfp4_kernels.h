@@ -21,8 +21,12 @@ constexpr float kNvfp4ClearGain = 1.0F - 0x1p-10F;
 constexpr float kNvfp4ClearError = 0x1p-8F;
 constexpr uint32_t kSumLanes = 8;
 
+// Values of codes that do not exist, so that the neighbours of any code can be loaded at once.
+constexpr uint32_t kE4M3PadBefore = kNvfp4StepsBelow;  // 0
+constexpr uint32_t kE4M3PadAfter = 8;                  // NaN
 struct Nvfp4Tables {
   float e4m3[128];  // the value of a code without its sign; [127] is NaN
+  float padded_e4m3[kE4M3PadBefore + 128 + kE4M3PadAfter];
   float e2m1[16];
 };
 
@@ -50,5 +54,8 @@ double Nvfp4BlockError(const float* weights, uint32_t scale_code, float scale2,
                        const Nvfp4Tables& tables);
 
 extern const Nvfp4Kernels kNvfp4Scalar;
+#if defined(__x86_64__)
+extern const Nvfp4Kernels kNvfp4Avx2;
+#endif
 
 }  // namespace smoe::tensor

@@ -28,9 +28,14 @@ bool UsesAvx2() {
 }
 
 Nvfp4Tables MakeTables() {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   Nvfp4Tables tables = {};
   for (uint32_t i = 0; i < std::size(tables.e4m3); ++i) {
     tables.e4m3[i] = F32FromF8E4M3(static_cast<uint8_t>(i));
+  }
+  for (uint32_t i = kE4M3PadBefore; i < std::size(tables.padded_e4m3); ++i) {
+    const uint32_t code = i - kE4M3PadBefore;
+    tables.padded_e4m3[i] = code < std::size(tables.e4m3) ? tables.e4m3[code] : kNan;
   }
   for (uint32_t i = 0; i < std::size(tables.e2m1); ++i) tables.e2m1[i] = F32FromE2M1(i);
   return tables;
@@ -70,7 +75,11 @@ QuantisationError QuantiseNvfp4(std::span<const float> weights, float scale2,
                                 MutableBytes scales) {
   SMOE_CHECK(weights.size() % kNvfp4Group == 0 && packed.size() == weights.size() / 2);
   SMOE_CHECK(scales.size() == weights.size() / kNvfp4Group && scale2 > 0);
+#if defined(__x86_64__)
+  const Nvfp4Kernels& kernels = UsesAvx2() ? kNvfp4Avx2 : kNvfp4Scalar;
+#else
   const Nvfp4Kernels& kernels = kNvfp4Scalar;
+#endif
   Nvfp4Sums sums = {};
   kernels.quantise(weights.data(), scales.size(), scale2, quantiser == Nvfp4Quantiser::kMse,
                    TheTables(), packed.data(), scales.data(), &sums);
