@@ -41,12 +41,6 @@ std::vector<std::pair<uint32_t, fs::path>> LayerFilesOf(const std::string& folde
   return files;
 }
 
-// Address, size and place in the file: what a direct write demands of all three.
-bool IsAlignedTo(Bytes record, uint64_t offset, uint64_t alignment) {
-  const auto address = std::bit_cast<uintptr_t>(record.data());
-  return (address | record.size() | offset) % alignment == 0;
-}
-
 // What ParseManifest would refuse must not be written.
 Status CheckIndex(const ExpertIndex& index) {
   const auto parsed = ParseManifest(ManifestText(index), "manifest");
@@ -170,7 +164,7 @@ Status RecordWriter::WriteRecord(ExpertKey key, Bytes record) {
   SMOE_CHECK(record.size() == spec_.raw_bytes || record.size() == layout_.record_stride);
   SMOE_TRY_ASSIGN(Layer * layer, OpenLayer(key.layer));
   const uint64_t offset = layout_.RecordOffset(key.expert);
-  if (layer->direct.is_open() && IsAlignedTo(record, offset, io::kDirectAlignment)) {
+  if (layer->direct.is_open() && io::IsDirectAligned(record, offset)) {
     SMOE_TRY(layer->direct.WriteAt(offset, record));
     return CountRecord(key, Checksum(record.first(spec_.raw_bytes)));
   }

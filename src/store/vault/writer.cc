@@ -7,15 +7,6 @@
 #include "base/log.h"
 
 namespace smoe::store::vault {
-namespace {
-
-// Address, size and place in the file: what a direct write demands of all three.
-bool IsAlignedTo(Bytes blob, uint64_t offset, uint64_t alignment) {
-  const auto address = reinterpret_cast<uintptr_t>(blob.data());
-  return (address | blob.size() | offset) % alignment == 0;
-}
-
-}  // namespace
 
 VaultWriter::VaultWriter(const io::File& file, VaultPlan plan)
     : file_(file),
@@ -42,7 +33,7 @@ Status VaultWriter::WriteBlob(size_t index, Bytes blob) {
   SMOE_CHECK(index < written_.size());
   SMOE_CHECK(blob.size() == plan_.raw_size() || blob.size() == plan_.padded_size());
   const uint64_t offset = plan_.blob_offset(index);
-  if (direct_.is_open() && IsAlignedTo(blob, offset, io::kDirectAlignment)) {
+  if (direct_.is_open() && io::IsDirectAligned(blob, offset)) {
     SMOE_TRY(direct_.WriteAt(offset, blob));
   } else {
     SMOE_TRY(file_.WriteAt(offset, blob));
