@@ -16,6 +16,7 @@ CLEAN = {
     "src/base/bytes.cc": '#include "base/bytes.h"\n\nint F() { return 1; }\n',
     "src/store/vault.cc": '#include "base/bytes.h"\n#include "io/file.h"\n',
     "src/io/file.h": HEADER,
+    "README.md": "| `run [MODEL]` | answers |\n",
     "docs/decisions/README.md": "- 0001-first.md\n",
     "docs/decisions/0001-first.md": "# First\n",
 }
@@ -82,6 +83,7 @@ PLANTED = [
     ("machine_paths", "src/base/a.cc", f'auto p = "{LONG_PATH}";\n', 1),
     ("own_header_first", "src/io/file.cc", '#include <vector>\n\n#include "io/file.h"\n', 1),
     ("decisions_listed", "docs/decisions/0002-second.md", "# Second\n", 1),
+    ("commands_documented", "src/cli/commands.cc", '    {"run", kTalk,\n    {"runs", kTalk,\n', 2),
     ("exceptions", "tools/tidy_exceptions.txt", "src/base/bytes.cc 900\n", 1),
     ("exceptions", "tools/tidy_exceptions.txt", "# x\nsrc/gone.cc 900 it was a long table\n", 2),
     ("goldens_named", "tests/golden/a.bin", "x", 1),

@@ -15,7 +15,8 @@ import pathlib
 import re
 import sys
 
-# A file includes its own folder and folders of lower levels. CONTRIBUTING.md has the picture.
+# A file includes its own folder and folders of lower levels. ARCHITECTURE.md has the picture,
+# docs/decisions/0002-levels.md the reasons; cluster, server and python are there to come.
 LEVELS = [
     {"base"}, {"tensor", "io"}, {"checkpoint", "kernels", "text"}, {"store"},
     {"experts", "convert"}, {"model", "cluster"}, {"engine"}, {"server", "python"}, {"cli"}]
@@ -293,6 +294,17 @@ def rule_decisions_listed(tree):
                 yield name, 1, f"list it in {folder}README.md"
 
 
+def rule_commands_documented(tree):
+    """The README's table has every command of the program."""
+    name, document = "src/cli/commands.cc", "README.md"
+    rows = [line for line in tree.lines(document) if line.startswith("| `")] if (
+        document in tree.names) else []
+    for number, line in enumerate(tree.lines(name) if name in tree.names else [], 1):
+        command = re.match(r'\s*\{"([a-z-]+)", k[A-Z]', line)
+        if command and not any(re.search(rf"`{command[1]}[ `]", row) for row in rows):
+            yield name, number, f"give `{command[1]}` a row in the table of {document}"
+
+
 def rule_exceptions(tree):
     """Each has a reason and is still about something: a split file takes its line with it."""
     for number, line in enumerate(tree.lines(EXCEPTIONS) if EXCEPTIONS in tree.names else [], 1):
@@ -332,7 +344,8 @@ def every_source_compiled(tree, build):
 RULES = {name[len("rule_"):]: rule for name, rule in sorted(globals().items())
          if name.startswith("rule_")}
 # These need the whole tree to say anything.
-BETWEEN_FILES = {"one_door", "decisions_listed", "exceptions", "goldens_named"}
+BETWEEN_FILES = {"one_door", "commands_documented", "decisions_listed", "exceptions",
+                 "goldens_named"}
 
 
 def violations(tree, build=None, whole=True):
