@@ -94,7 +94,7 @@ TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(together[ids[i]].tokens, alone[i]) << i;
 }
 
-// Case D08: A: S + one, B: S + two, A again, a shorter prefix of A, A with an early change.
+// A: S + one, B: S + two, A again, a shorter prefix of A, A with an early change.
 TEST(Engine, AConversationResumedEqualsAColdStart) {
   auto engine = OpenTiny({}).value();
   const std::vector<uint32_t> system = Prompt(1, 300);
@@ -132,7 +132,7 @@ TEST(Engine, EndsAtAStopIdWithoutDeliveringIt) {
                                   free.tokens.begin() + static_cast<ptrdiff_t>(first)));
 }
 
-// Case F08, in the library: too long is refused with both numbers; the end of the context ends it.
+// Too long is refused with both numbers; the end of the context ends it.
 TEST(Engine, TheContextIsALimitWithBothNumbers) {
   EngineOptions options;
   options.context_tokens = 64;

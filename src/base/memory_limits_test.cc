@@ -34,7 +34,7 @@ TEST_F(MemoryLimitsTest, WithoutCgroupsMemAvailableCounts) {
   EXPECT_EQ(free->reason, "MemAvailable");
 }
 
-// Case E05: the smallest limit up the tree counts, and it is said.
+// The smallest limit up the tree counts, and it is said.
 TEST_F(MemoryLimitsTest, ParentSliceOfVersion2Counts) {
   Write("/proc/self/cgroup", "0::/parent.slice/child\n");
   Write("/sys/fs/cgroup/parent.slice/memory.max", "4294967296\n");

@@ -1,4 +1,4 @@
-// What the config and optional tensors change in the results: cases A06 to A08, D01, D02, D05, D06.
+// What the config and optional tensors change in the results.
 #include <cstring>
 
 #include "model/test_support.h"
@@ -38,7 +38,7 @@ class ConfigEffect : public ::testing::Test {
   }
 };
 
-TEST_F(ConfigEffect, RopeIsReadFromOldAndNewKeysAlike) {  // A07
+TEST_F(ConfigEffect, RopeIsReadFromOldAndNewKeysAlike) {
   EditableFolder base(SharedPath("checkpoints/qwen3_moe_yarn"));
   const auto logits_with = [&](const Json& theta, const Json& scaling, const Json& parameters) {
     EditableFolder folder = base;
@@ -63,7 +63,7 @@ TEST_F(ConfigEffect, RopeIsReadFromOldAndNewKeysAlike) {  // A07
   EXPECT_NE(plain, stretched);
 }
 
-TEST_F(ConfigEffect, PartialRotationIsReadAtBothPlaces) {  // A08
+TEST_F(ConfigEffect, PartialRotationIsReadAtBothPlaces) {
   EditableFolder folder(SharedPath("checkpoints/qwen3_moe_micro"));
   const std::vector<float> whole = LogitsOf(folder, 20);
   EditableFolder top = folder;
@@ -77,7 +77,7 @@ TEST_F(ConfigEffect, PartialRotationIsReadAtBothPlaces) {  // A08
   EXPECT_NE(half, whole);
 }
 
-TEST_F(ConfigEffect, ATiedHeadIgnoresAForeignHead) {  // A06
+TEST_F(ConfigEffect, ATiedHeadIgnoresAForeignHead) {
   EditableFolder folder(SharedPath("checkpoints/qwen3_moe_tied"));
   const std::vector<float> tied = LogitsOf(folder, 10);
   checkpoint::TestTensor foreign = folder.Tensor("model.embed_tokens.weight");
@@ -90,7 +90,7 @@ TEST_F(ConfigEffect, ATiedHeadIgnoresAForeignHead) {  // A06
   EXPECT_EQ(LogitsOf(std::move(files), 10), tied);
 }
 
-TEST_F(ConfigEffect, BiasesAreUsedWithoutTheFlag) {  // D05
+TEST_F(ConfigEffect, BiasesAreUsedWithoutTheFlag) {
   EditableFolder folder(SharedPath("checkpoints/qwen3_moe_v5cfg"));
   const std::vector<float> flagged = LogitsOf(folder, 20);
   folder.config.Set("attention_bias", nullptr);
@@ -103,7 +103,7 @@ TEST_F(ConfigEffect, BiasesAreUsedWithoutTheFlag) {  // D05
   EXPECT_NE(LogitsOf(folder, 20), flagged);
 }
 
-TEST_F(ConfigEffect, ASwitchedOffWindowIsNone) {  // D06
+TEST_F(ConfigEffect, ASwitchedOffWindowIsNone) {
   EditableFolder folder(SharedPath("checkpoints/qwen2_moe"));
   const std::vector<float> full = LogitsOf(folder, 100);
   folder.config.Set("sliding_window", 32);
@@ -112,7 +112,7 @@ TEST_F(ConfigEffect, ASwitchedOffWindowIsNone) {  // D06
   EXPECT_EQ(LogitsOf(folder, 100), full);
 }
 
-TEST_F(ConfigEffect, AWindowChangesNothingBeforeItsEndAndAllBehind) {  // D06
+TEST_F(ConfigEffect, AWindowChangesNothingBeforeItsEndAndAllBehind) {
   EditableFolder folder(SharedPath("checkpoints/qwen2_moe"));
   const std::vector<float> full = LogitsOf(folder, 100);
   folder.config.Set("sliding_window", 32);
@@ -129,7 +129,7 @@ TEST_F(ConfigEffect, AWindowChangesNothingBeforeItsEndAndAllBehind) {  // D06
 }
 
 // With a window of w, layer by layer a token reaches w - 1 positions further, and not one more.
-TEST_F(ConfigEffect, AWindowReachesExactlyItsWidthPerLayer) {  // D06
+TEST_F(ConfigEffect, AWindowReachesExactlyItsWidthPerLayer) {
   for (const size_t window : {size_t{1}, size_t{2}, size_t{5}}) {
     store::ModelFiles files = OpenFolder(SharedPath("checkpoints/mixtral"));
     files.config.sliding_window = window;
@@ -152,7 +152,7 @@ TEST_F(ConfigEffect, AWindowReachesExactlyItsWidthPerLayer) {  // D06
 
 // Rows of the router that bf16 cannot tell apart must stay apart: with scores s (1 + e / 10000) the
 // choice is the two highest experts where s > 0 and the two lowest where s < 0.
-TEST(RouterPrecision, F32RouterWeightsAreNotSqueezed) {  // D01
+TEST(RouterPrecision, F32RouterWeightsAreNotSqueezed) {
   EditableFolder folder(DeepseekFolder());
   checkpoint::TestTensor& router = folder.Tensor("model.layers.1.mlp.gate.weight");
   const size_t cols = router.shape[1];
@@ -183,7 +183,7 @@ TEST(RouterPrecision, F32RouterWeightsAreNotSqueezed) {  // D01
 
 // Layer 1 with factor 2.5 minus layer 1 with factor 1 is 1.5 times the routed sum: the factor
 // counts once, and not for the shared experts.
-TEST(RoutedScaling, MultipliesTheRoutedSumOnceAndNotTheSharedExpert) {  // D02
+TEST(RoutedScaling, MultipliesTheRoutedSumOnceAndNotTheSharedExpert) {
   std::vector<float> hidden[2];
   std::vector<float> routed;
   const std::vector<uint32_t> ids = {4, 17, 39, 8, 21};

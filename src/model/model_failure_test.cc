@@ -1,4 +1,4 @@
-// What a model refuses to load, and how one sequence fails while others go on: cases D05, D07.
+// What a model refuses to load, and how one sequence fails while others go on.
 #include <cstring>
 #include <limits>
 
@@ -43,7 +43,7 @@ TEST(TrunkRefusal, NamesAMissingTensorAndItsShape) {
   folder.Remove("lm_head.weight");
   const auto written = folder.Write();
   store::ModelFiles files = OpenFolder(written->path());
-  files.facts.head_is_tied = false;  // A06: the flag says untied, the head was lost
+  files.facts.head_is_tied = false;  // the flag says untied, the head was lost
   ExpectNames(LoadError(std::move(files)), ErrorCode::kCorrupt, {"lm_head.weight", "[40, 32]"});
 }
 
@@ -62,7 +62,7 @@ TEST(TrunkRefusal, NamesADtypeThatIsNotComputed) {
   ExpectNames(LoadError(folder), ErrorCode::kUnsupported, {"q_proj.weight", "I8"});
 }
 
-TEST(TrunkRefusal, NamesEveryTensorThatIsNotUsed) {  // D05
+TEST(TrunkRefusal, NamesEveryTensorThatIsNotUsed) {
   for (const char* name :
        {"model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.q_proj.bias",
         "model.layers.2.mlp.shared_experts.up_proj.bias", "model.layers.0.mlp.gate.weight",
@@ -74,7 +74,7 @@ TEST(TrunkRefusal, NamesEveryTensorThatIsNotUsed) {  // D05
   }
 }
 
-TEST(TrunkRefusal, ABiasThatOneLayerLostIsMissing) {  // D05
+TEST(TrunkRefusal, ABiasThatOneLayerLostIsMissing) {
   EditableFolder folder(DeepseekFolder());
   folder.tensors.push_back({"model.layers.0.self_attn.q_proj.bias",
                             tensor::DType::kF32,
@@ -84,7 +84,7 @@ TEST(TrunkRefusal, ABiasThatOneLayerLostIsMissing) {  // D05
               {"model.layers.1.self_attn.q_proj.bias", "missing"});
 }
 
-TEST(TrunkRefusal, PassesOverWhatIsNeverRun) {  // A11
+TEST(TrunkRefusal, PassesOverWhatIsNeverRun) {
   EditableFolder folder(DeepseekFolder());
   for (const char* name :
        {"model.layers.3.eh_proj.weight", "mtp.layers.0.norm.weight", "model.visual.patch.weight",
@@ -96,7 +96,7 @@ TEST(TrunkRefusal, PassesOverWhatIsNeverRun) {  // A11
   EXPECT_TRUE(LoadTestModel(OpenFolder(written->path())).has_value());
 }
 
-TEST(TrunkRefusal, NamesNanAndInfinityByTensorAndIndex) {  // D07
+TEST(TrunkRefusal, NamesNanAndInfinityByTensorAndIndex) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     for (const char* name : {"model.layers.1.self_attn.v_proj.weight", "model.norm.weight",
                              "model.layers.2.mlp.gate.weight", "lm_head.weight"}) {
@@ -109,7 +109,7 @@ TEST(TrunkRefusal, NamesNanAndInfinityByTensorAndIndex) {  // D07
   }
 }
 
-TEST(ConfigRefusal, NamesWhatThisBuildDoesNotCompute) {  // D03
+TEST(ConfigRefusal, NamesWhatThisBuildDoesNotCompute) {
   const auto with = [](auto edit) {
     store::ModelFiles files = OpenFolder(DeepseekFolder());
     edit(files.config);
@@ -175,7 +175,7 @@ class Failing : public ::testing::Test {
   std::vector<float> second_alone_;
 };
 
-TEST_F(Failing, ANanFromAnExpertEndsThatSequenceAndNamesTheLayer) {  // D07
+TEST_F(Failing, ANanFromAnExpertEndsThatSequenceAndNamesTheLayer) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     test_.backend->after_run = [bad](const experts::RoutedRows& rows, auto*) {
       if (rows.layer_index == 1 && rows.row_count == 9) rows.out[7 * 32 + 3] = bad;
@@ -217,7 +217,7 @@ TEST_F(Failing, AFullCacheIsRefusedBeforeAnythingRuns) {
 }
 
 // Finite weights whose products are not.
-TEST(Overflow, NamesTheFirstPlaceWhereNumbersEnd) {  // D04, D07
+TEST(Overflow, NamesTheFirstPlaceWhereNumbersEnd) {
   struct Case {
     const char* tensor;
     const char* place;

@@ -212,7 +212,7 @@ TEST(StreamedModel, RecordStoresWithAnNvfp4TrunkGiveTheLogitsOfTheirGoldens) {
   }
 }
 
-// E10: a prompt of several hundred tokens, then 200 more, whatever the memory, the reads, the
+// A prompt of several hundred tokens, then 200 more, whatever the memory, the reads, the
 // threads and the chunk; in both arithmetics.
 TEST(StreamedModel, StreamedRunsHaveTheBitsOfResidentRuns) {
   const std::string path = SharedPath("vaults/qwen3_moe.smoe");

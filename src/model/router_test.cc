@@ -46,7 +46,7 @@ std::vector<float> KnownLogits() {
   return logits;
 }
 
-TEST(Router, SoftmaxMatrixOfNormalisationAndScaling) {  // D03, D02
+TEST(Router, SoftmaxMatrixOfNormalisationAndScaling) {
   for (const bool renormalise : {false, true}) {
     for (const float scale : {1.0f, 2.5f}) {
       const Routing routing =
@@ -61,21 +61,21 @@ TEST(Router, SoftmaxMatrixOfNormalisationAndScaling) {  // D03, D02
   }
 }
 
-TEST(Router, EqualScoresGoToTheLowestIndex) {  // D04
+TEST(Router, EqualScoresGoToTheLowestIndex) {
   EXPECT_EQ(Route({.expert_count = 8, .top_k = 4}, KnownLogits()).ids,
             (std::vector<uint32_t>{2, 4, 1, 3}));
   EXPECT_EQ(Route({.expert_count = 64, .top_k = 8}, std::vector<float>(64, 0.0f)).ids,
             (std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(Router, NegativeLogitsAreOrderedLikeOthers) {  // D04
+TEST(Router, NegativeLogitsAreOrderedLikeOthers) {
   EXPECT_EQ(Route({.expert_count = 4, .top_k = 2}, {-5.5f, -5.0f, -7.0f, -5.25f}).ids,
             (std::vector<uint32_t>{1, 3}));
   const Routing far = Route({.expert_count = 4, .top_k = 3}, {-1e30f, 0.0f, -1e30f, -1e30f});
   EXPECT_EQ(far.ids, (std::vector<uint32_t>{1, 0, 2}));  // scores 0 tie
 }
 
-TEST(Router, TakesAllExpertsWhenKIsTheirNumber) {  // D04
+TEST(Router, TakesAllExpertsWhenKIsTheirNumber) {
   const Routing routing =
       Route({.expert_count = 2, .top_k = 2, .renormalise = true}, {0.0f, std::log(3.0f)});
   EXPECT_EQ(routing.ids, (std::vector<uint32_t>{1, 0}));
@@ -84,7 +84,7 @@ TEST(Router, TakesAllExpertsWhenKIsTheirNumber) {  // D04
   EXPECT_EQ(Route({.expert_count = 1, .top_k = 1}, {3.0f}).weights[0], 1.0f);
 }
 
-TEST(Router, RefusesEveryLogitThatIsNotFinite) {  // D04, D07
+TEST(Router, RefusesEveryLogitThatIsNotFinite) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (size_t place = 0; place < 4; ++place) {

@@ -299,7 +299,7 @@ TEST(QuantiseKernels, GiveTheScalarBytesOnEveryInstructionSet) {
   }
 }
 
-// Case C06: groups that are zero, nearly zero, or huge.
+// Groups that are zero, nearly zero, or huge.
 TEST(QuantiseSmoe, KeepsNearlyEmptyGroupsFiniteAndCloseToTheirWeights) {
   const auto one_among_zeros = [](float value) {
     std::vector<float> weights(64);
