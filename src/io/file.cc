@@ -236,6 +236,11 @@ void File::DropFromPageCache(uint64_t offset, uint64_t size) const {
                         POSIX_FADV_DONTNEED);
 }
 
+bool IsDirectAligned(Bytes bytes, uint64_t offset) {
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  return (address | bytes.size() | offset) % kDirectAlignment == 0;
+}
+
 Result<std::string> ReadWholeFile(const std::string& path, uint64_t size_max) {
   SMOE_TRY_ASSIGN(const File file, File::OpenRead(path));
   SMOE_TRY_ASSIGN(const uint64_t size, file.Size());

@@ -70,6 +70,9 @@ inline constexpr uint64_t kDirectAlignment = 4096;
 // Address, size and place in the file: what a direct transfer demands of all three.
 bool IsDirectAligned(Bytes bytes, uint64_t offset);
 
+// Address, size and place in the file: what a direct read or write demands of all three.
+bool IsDirectAligned(Bytes bytes, uint64_t offset);
+
 // Linux moves at most this many bytes per call, whatever is asked. Source: man 2 read, "NOTES".
 inline constexpr uint64_t kCallBytesMax = 0x7ffff000;
 

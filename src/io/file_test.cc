@@ -123,6 +123,16 @@ TEST_F(FileTest, ReservedRoomIsPartOfTheFileAndZero) {
   EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
 }
 
+TEST(IsDirectAligned, AsksForAddressSizeAndOffset) {
+  auto buffer = AlignedBuffer::Create(3 * kDirectAlignment, "test");
+  ASSERT_TRUE(buffer);
+  const Bytes bytes = buffer->bytes();
+  EXPECT_TRUE(IsDirectAligned(bytes.first(kDirectAlignment), 2 * kDirectAlignment));
+  EXPECT_FALSE(IsDirectAligned(bytes.subspan(512, kDirectAlignment), 0));
+  EXPECT_FALSE(IsDirectAligned(bytes.first(kDirectAlignment + 512), 0));
+  EXPECT_FALSE(IsDirectAligned(bytes.first(kDirectAlignment), 512));
+}
+
 // One page, mapped again and again: gigabytes of address and little memory.
 class AliasedBuffer {
  public:
@@ -148,7 +158,7 @@ class AliasedBuffer {
 };
 
 // The kernel moves 0x7ffff000 bytes a call at most, for /dev/null too.
-TEST(E04, OneWriteGoesBeyondTwoGiB) {
+TEST(File, OneWriteGoesBeyondTwoGiB) {
   const auto file = File::OpenReadWrite("/dev/null");
   ASSERT_TRUE(file) << file.error().message();
   const AliasedBuffer buffer((size_t{1} << 31) + 12345);
