@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -53,7 +54,7 @@ static_assert(store::kExtentsMax <= kTagExtents);
 
 // The file behind a descriptor, for messages: a model may lie in many shards.
 std::string PathOf(int fd, const std::string& otherwise) {
-  char path[4096];
+  char path[PATH_MAX];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
   const ssize_t length = readlink(link.c_str(), path, sizeof(path));
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : otherwise;
@@ -96,6 +97,7 @@ class SlabCache final : public ExpertCache {
   }
   uint32_t TakeSlot();
   void StartLoading(uint32_t slot, uint32_t wanted_index);
+  void PlaceReads(uint32_t slot);
   Status StartReads();
   Status PushExtents();
   Status ReapReads(size_t done_min);
@@ -249,11 +251,17 @@ void SlabCache::StartLoading(uint32_t slot, uint32_t wanted_index) {
   loading.id = id;
   loading.ordinal = ordinal;
   loading.wanted_index = wanted_index;
-  loading.location = store_.Locate(id);
+  loading.is_retried = false;
+  PlaceReads(slot);
+}
+
+// From the beginning, where the store says the expert lies now.
+void SlabCache::PlaceReads(uint32_t slot) {
+  Slot& loading = slots_[slot];
+  loading.location = store_.Locate(loading.id);
   loading.pushed_count = 0;
   loading.landed_count = 0;
   loading.is_direct = store_.direct_io();
-  loading.is_retried = false;
   loading.read_error = 0;
   starting_.PushBack(slot);
 }
@@ -342,13 +350,8 @@ bool SlabCache::RetryBuffered(uint32_t slot) {
   if (is_abandoning_) return false;
   // Another slot's refusal may have changed the store already.
   if (store_.direct_io() && !store_.FallBackToBuffered()) return false;
-  loading.location = store_.Locate(loading.id);
-  loading.pushed_count = 0;
-  loading.landed_count = 0;
-  loading.is_direct = store_.direct_io();
   loading.is_retried = true;
-  loading.read_error = 0;
-  starting_.PushBack(slot);
+  PlaceReads(slot);
   return true;
 }
 
