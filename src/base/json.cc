@@ -210,7 +210,9 @@ Json& Json::Set(std::string_view key, Json value) {
 }
 
 void Json::AppendMember(std::string key, Json value) {
-  std::get<Object>(value_).emplace_back(std::move(key), std::move(value));
+  auto* object = std::get_if<Object>(&value_);
+  SMOE_CHECK(object != nullptr);
+  object->emplace_back(std::move(key), std::move(value));
 }
 
 Json& Json::Append(Json value) {

@@ -32,7 +32,7 @@ class Json {
   Json(int value) : value_(int64_t{value}) {}
   Json(int64_t value) : value_(value) {}
   Json(uint32_t value) : value_(int64_t{value}) {}
-  Json(uint64_t value);
+  Json(uint64_t value);  // above 2^63 - 1 a double, as JSON readers take it
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
@@ -67,7 +67,8 @@ class Json {
 
   // Adds or replaces a member. Requires null or an object; null becomes an object.
   Json& Set(std::string_view key, Json value);
-  // Appends a member whose key is known to be new; Set looks for the old one first.
+  // Appends a member whose key is known to be new; Set looks for the old one first. Requires an
+  // object.
   void AppendMember(std::string key, Json value);
   // Appends to an array. Requires null or an array; null becomes an array.
   Json& Append(Json value);

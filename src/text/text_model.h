@@ -5,8 +5,7 @@
 //   - stop ids: the union of config.json, generation_config.json (eos_token_id, a number or a list)
 //     and tokenizer_config.json (eos_token, a text), each with its sources
 //   - ids in front of a text (BOS): add_bos_token of tokenizer_config.json, else what the
-//   tokenizer's
-//     post-processor adds; never twice
+//     post-processor of tokenizer.json adds; never twice
 //   - chat template: chat_template.jinja, else the one inside tokenizer_config.json, which may be
 //     one text or a list of named ones; with tools the one named tool_use is preferred
 // A model without tokenizer.json is fine: ids in, ids out.
