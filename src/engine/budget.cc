@@ -14,8 +14,8 @@ size_t ChooseContext(const BudgetDemand& demand, uint64_t free_bytes) {
   if (demand.context_tokens != 0) return demand.context_tokens;
   const uint64_t affordable =
       free_bytes / kKvShareDivisor / std::max<uint64_t>(1, demand.kv_bytes_per_token);
-  const uint64_t wanted = demand.max_positions == 0 ? affordable : demand.max_positions;
-  return std::max<uint64_t>(std::min(affordable, wanted), kContextTokensMin);
+  const uint64_t room = std::max<uint64_t>(affordable, kContextTokensMin);
+  return demand.max_positions == 0 ? room : std::min(room, demand.max_positions);
 }
 
 // The slots that the user asked for, or nullopt.

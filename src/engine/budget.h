@@ -16,7 +16,7 @@ inline constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
 // Keys and values at most: what a process of today's machines can address. Sums of sizes fit 64
 // bits below it.
 inline constexpr uint64_t kKvBytesMax = uint64_t{1} << 47;
-// Room for this many tokens is the least that is worth starting with.
+// Room for this many tokens is the least that is worth starting with, where the model has them.
 inline constexpr size_t kContextTokensMin = 512;
 
 struct BudgetDemand {
@@ -26,7 +26,7 @@ struct BudgetDemand {
   uint64_t slot_bytes = 0;
   uint32_t expert_count = 0;  // in the store
   uint32_t top_k = 0;
-  uint64_t max_positions = 0;  // of the model
+  uint64_t max_positions = 0;  // of the model; 0: it does not say
   // What the user asked for; absent or 0: decided here.
   size_t context_tokens = 0;
   std::optional<uint64_t> cache_bytes;

@@ -35,7 +35,20 @@ TEST(DivideMemory, GivesTheCacheWhatIsLeft) {
   EXPECT_EQ(budget->slot_count, 184u);
 }
 
-// Case E05: a limit below the fixed part of the model is refused with the numbers.
+TEST(DivideMemory, NeverChoosesAContextBeyondTheModelNorBelowTheLeast) {
+  BudgetDemand demand = SmallModel();
+  demand.max_positions = 128;
+  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->context_tokens, 128u);
+  // An eighth of 800 MiB holds 100 tokens of 1 MiB each.
+  demand.max_positions = 4096;
+  demand.kv_bytes_per_token = kMiB;
+  demand.cache_experts = 9;
+  EXPECT_EQ(DivideMemory(demand, {800 * kMiB, ""})->context_tokens, kContextTokensMin);
+  demand.max_positions = 0;
+  EXPECT_EQ(DivideMemory(demand, {8000 * kMiB, ""})->context_tokens, 1000u);
+}
+
+// A limit below the fixed part of the model is refused with the numbers.
 TEST(DivideMemory, NamesTheSmallestSizeThatWorks) {
   const auto budget = DivideMemory(SmallModel(), {600 * kMiB, "limited by cgroup /a"});
   ASSERT_FALSE(budget);

@@ -41,7 +41,6 @@ struct Running {
 // What is left of a conversation's last request: keys and values of `tokens`.
 struct Conversation {
   uint64_t number = 0;
-  uint64_t used_at_step = 0;
   std::vector<uint32_t> tokens;
   model::KvSequence kv;
 };
@@ -81,7 +80,7 @@ class EngineImpl final : public Engine {
 
   Parts parts_;
   std::vector<std::unique_ptr<Running>> running_;
-  std::vector<Conversation> conversations_;
+  std::vector<Conversation> conversations_;  // in the order of their last use
   std::vector<Progress> progress_;
   std::vector<Turn> turns_;
   std::vector<model::SequenceRows> rows_;
@@ -145,14 +144,9 @@ void EngineImpl::KeepConversation(Running* running) {
   running->tokens.resize(running->kv.token_count());
   std::erase_if(conversations_,
                 [&](const Conversation& c) { return c.number == running->request.conversation; });
-  if (conversations_.size() == kConversationMax) {
-    conversations_.erase(std::min_element(conversations_.begin(), conversations_.end(),
-                                          [](const Conversation& a, const Conversation& b) {
-                                            return a.used_at_step < b.used_at_step;
-                                          }));
-  }
-  conversations_.push_back({running->request.conversation, stats_.step_count,
-                            std::move(running->tokens), std::move(running->kv)});
+  if (conversations_.size() == kConversationMax) conversations_.erase(conversations_.begin());
+  conversations_.push_back(
+      {running->request.conversation, std::move(running->tokens), std::move(running->kv)});
 }
 
 void EngineImpl::Cancel(uint64_t request_id) {
@@ -174,7 +168,7 @@ Result<std::span<const TokenEvent>> EngineImpl::Step() {
 }
 
 // Fills turns_ and rows_, leaving out (and ending) requests for which no page is left. Pages that
-// only past conversations hold are taken back first.
+// only past conversations hold are taken back first, the oldest conversation's before the others.
 void EngineImpl::PlanRows() {
   progress_.clear();
   for (const auto& running : running_) {

@@ -22,11 +22,13 @@
 
 namespace smoe::engine {
 
+inline constexpr size_t kChunkTokensDefault = 256;
+
 struct EngineOptions {
-  size_t thread_count = 0;                // --threads; 0: the physical cores we may use
-  size_t chunk_tokens = 0;                // --chunk; prompt tokens of one request per step; 0: auto
-  size_t batch_max = 8;                   // requests running at once
-  size_t context_tokens = 0;              // KV room over all requests; 0: auto (see Engine::Open)
+  size_t thread_count = 0;    // --threads; 0: the physical cores we may use
+  size_t chunk_tokens = 0;    // --chunk; prompt tokens of one request per step; 0: the default
+  size_t batch_max = 8;       // requests running at once
+  size_t context_tokens = 0;  // KV room over all requests; 0: see engine/budget.h
   std::optional<uint64_t> cache_bytes;    // --cache SIZE
   std::optional<uint32_t> cache_experts;  // --cache-experts N; both: kInvalid
   io::ReadBackend io = io::ReadBackend::kAuto;

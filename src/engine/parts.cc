@@ -14,8 +14,6 @@ namespace smoe::engine {
 
 namespace {
 
-constexpr size_t kChunkTokensDefault = 256;
-
 // Bytes that Load will keep: everything but routed experts.
 uint64_t TrunkBytes(const store::ModelFiles& files) {
   uint64_t bytes = 0;

@@ -40,8 +40,10 @@ Status CheckSamplerOptions(const SamplerOptions& options) {
   const auto in_range = [](double value, double low, double high) {
     return value >= low && value <= high;  // false for NaN
   };
-  if (!in_range(options.temperature, 0, 100)) {
-    return Invalid("temperature: {}, expected 0 (greedy) to 100", options.temperature);
+  if (options.temperature != 0 &&
+      !in_range(options.temperature, kTemperatureMin, kTemperatureMax)) {
+    return Invalid("temperature: {}, expected 0 (greedy) or {} to {}", options.temperature,
+                   kTemperatureMin, kTemperatureMax);
   }
   if (!in_range(options.top_p, 0, 1) || options.top_p == 0) {
     return Invalid("top_p: {}, expected above 0 and at most 1 (off)", options.top_p);
@@ -49,9 +51,9 @@ Status CheckSamplerOptions(const SamplerOptions& options) {
   if (!in_range(options.min_p, 0, 1)) {
     return Invalid("min_p: {}, expected 0 (off) to 1", options.min_p);
   }
-  if (!in_range(options.repetition_penalty, 0.01, 100)) {
-    return Invalid("repetition_penalty: {}, expected 0.01 to 100, 1 is off",
-                   options.repetition_penalty);
+  if (!in_range(options.repetition_penalty, kRepetitionPenaltyMin, kRepetitionPenaltyMax)) {
+    return Invalid("repetition_penalty: {}, expected {} to {}, 1 is off",
+                   options.repetition_penalty, kRepetitionPenaltyMin, kRepetitionPenaltyMax);
   }
   return Ok();
 }
@@ -117,7 +119,6 @@ size_t Sampler::KeepTopP(size_t count) {
       std::partial_sort(first + static_cast<ptrdiff_t>(i), first + static_cast<ptrdiff_t>(sorted),
                         last, LikelierFirst{logits_});
     }
-    // weights_ is indexed by id here; see Draw.
     sum += static_cast<double>(weights_[order_[i]]);
     if (sum >= options_.top_p) return i + 1;
   }

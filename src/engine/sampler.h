@@ -15,6 +15,13 @@
 
 namespace smoe::engine {
 
+// Below the smallest temperature a logit times 1 / temperature might leave f32, and the likeliest
+// token has all the weight anyway.
+inline constexpr double kTemperatureMin = 1e-6;
+inline constexpr double kTemperatureMax = 100;
+inline constexpr double kRepetitionPenaltyMin = 0.01;
+inline constexpr double kRepetitionPenaltyMax = 100;
+
 struct SamplerOptions {
   double temperature = 0;         // 0: greedy, the lowest id wins a tie
   uint32_t top_k = 0;             // 0: off
@@ -49,7 +56,7 @@ class Sampler {
   uint64_t random_state_;
   std::vector<float> logits_;    // after penalty and temperature, by id
   std::vector<uint32_t> order_;  // ids of the candidates
-  std::vector<float> weights_;   // probabilities, in the order of order_
+  std::vector<float> weights_;   // probabilities, by id; 0 for what is no candidate
   std::vector<bool> seen_;
 };
 

@@ -52,6 +52,14 @@ TEST(Sampler, TemperatureTwoTakesTheSquareRootOfTheOdds) {
   EXPECT_NEAR(Shares(options, kFour).at(3), 0.3254, kNoise);
 }
 
+TEST(Sampler, TheSmallestTemperatureTakesTheLikeliestOfTheLargestLogits) {
+  SamplerOptions options;
+  options.temperature = kTemperatureMin;
+  Sampler sampler(options, 3, kernels::kScalarKernels);
+  // 1e30 / 1e-6 is still a number in f32.
+  EXPECT_EQ(sampler.Sample(std::vector<float>{-1e30f, 9e29f, 1e30f}, {}).value(), 2u);
+}
+
 TEST(Sampler, TopKKeepsKAndAllThatEqualTheLast) {
   SamplerOptions options;
   options.temperature = 1;
@@ -106,7 +114,7 @@ TEST(Sampler, TheSameSeedGivesTheSameTokens) {
   }
 }
 
-// Case D07: NaN is an error of the request, never token 0.
+// NaN is an error of the request, never token 0.
 TEST(Sampler, RefusesNaNAndNoFiniteLogit) {
   Sampler sampler({}, 3, kernels::kScalarKernels);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -124,10 +132,17 @@ TEST(CheckSamplerOptions, NamesTheOptionAndItsRange) {
   EXPECT_TRUE(CheckSamplerOptions({}));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.temperature = -0.1; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.temperature = NAN; }));
+  EXPECT_FALSE(refused([](SamplerOptions& o) { o.temperature = kTemperatureMin; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.temperature = kTemperatureMin / 2; }));
+  EXPECT_FALSE(refused([](SamplerOptions& o) { o.temperature = kTemperatureMax; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.temperature = kTemperatureMax + 1; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.top_p = 0; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.top_p = 1.01; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.min_p = -1; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.repetition_penalty = 0; }));
+  EXPECT_FALSE(refused([](SamplerOptions& o) { o.repetition_penalty = kRepetitionPenaltyMin; }));
+  EXPECT_FALSE(refused([](SamplerOptions& o) { o.repetition_penalty = kRepetitionPenaltyMax; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.repetition_penalty = kRepetitionPenaltyMax + 1; }));
 }
 
 }  // namespace
