@@ -10,7 +10,7 @@
 #   reference   a built smoe against ../shared/reference (each skipped aloud where that is absent)
 #   dev         debug build with address and undefined sanitizers; unit tests, damaged files
 #   tsan        thread sanitizer build; unit tests of the folders that have threads
-#   clang       clang build with thread-safety analysis; unit tests
+#   clang       clang 14 debug build; unit tests
 #   lint        clang-tidy over every source
 #
 # Every stage runs though an earlier one failed; the exit code is 1 if any did. Reports as JUnit in

@@ -1,6 +1,4 @@
 # Finds a cargo that is new enough: SMOE_CARGO, then PATH, then where Debian's cargo-web puts it.
-# rust/text/Cargo.toml says which version its libraries need.
-set(SMOE_CARGO_VERSION_MIN 1.85)
 set(SMOE_CARGO "" CACHE FILEPATH "cargo to use; empty: look for one")
 set(SMOE_CARGO_FLAGS "" CACHE STRING "More arguments for cargo build, such as --offline")
 
@@ -20,7 +18,13 @@ if(NOT DEFINED SMOE_CARGO_TARGET_DIR)
   set(SMOE_CARGO_TARGET_DIR ${folder} CACHE PATH "Where cargo builds")
 endif()
 
-function(smoe_find_cargo result)
+# smoe_find_cargo(RESULT FOLDER): one that the manifest of the crate in FOLDER calls new enough.
+function(smoe_find_cargo result folder)
+  file(STRINGS ${folder}/Cargo.toml wanted REGEX "^rust-version *= *\"[0-9.]+\"")
+  if(NOT wanted MATCHES "\"([0-9.]+)\"")
+    message(FATAL_ERROR "${folder}/Cargo.toml: no rust-version = \"...\"")
+  endif()
+  set(version_min ${CMAKE_MATCH_1})
   set(seen "")
   find_program(cargo_on_path cargo NO_CACHE)
   foreach(candidate IN ITEMS "${SMOE_CARGO}" "${cargo_on_path}" $ENV{HOME}/.cargo/bin/cargo
@@ -31,13 +35,13 @@ function(smoe_find_cargo result)
     execute_process(COMMAND "${candidate}" --version OUTPUT_VARIABLE text ERROR_QUIET
                     OUTPUT_STRIP_TRAILING_WHITESPACE)
     if(text MATCHES "^cargo ([0-9.]+)" AND
-       CMAKE_MATCH_1 VERSION_GREATER_EQUAL SMOE_CARGO_VERSION_MIN)
+       CMAKE_MATCH_1 VERSION_GREATER_EQUAL version_min)
       set(${result} "${candidate}" PARENT_SCOPE)
       return()
     endif()
     string(APPEND seen "\n  ${candidate}: ${text}")
   endforeach()
-  message(FATAL_ERROR "cargo ${SMOE_CARGO_VERSION_MIN} or newer is needed for rust/text; found:"
+  message(FATAL_ERROR "cargo ${version_min} or newer is needed for ${folder}; found:"
                       "${seen}\n  tools/setup.sh installs one (Debian: cargo-web, rustc-web); "
                       "-DSMOE_CARGO=/path/to/cargo names another.")
 endfunction()
@@ -45,7 +49,7 @@ endfunction()
 # smoe_rust_library(TARGET FOLDER LIBRARY): the static library LIBRARY of the crate in FOLDER as an
 # imported target, and its unit tests as one ctest of the folder's name.
 function(smoe_rust_library target folder library)
-  smoe_find_cargo(cargo)
+  smoe_find_cargo(cargo ${folder})
   separate_arguments(flags UNIX_COMMAND "${SMOE_CARGO_FLAGS}")
   set(built ${SMOE_CARGO_TARGET_DIR}/release/lib${library}.a)
   set(archive ${CMAKE_CURRENT_BINARY_DIR}/rust/lib${library}.a)

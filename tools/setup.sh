@@ -19,19 +19,17 @@ readonly BASE_PACKAGES=(
 readonly DEV_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 # Debian's plain cargo is too old; these follow the Rust that Firefox needs.
 readonly RUST_PACKAGES=(rustc-web cargo-web)
-# What the crate needs if it does not say so itself.
-readonly RUST_VERSION_DEFAULT=1.85
+readonly CRATE=rust/text/Cargo.toml
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 # The oldest Rust that builds the crate, from the crate's own manifest.
 rust_version_wanted() {
-  local found=""
-  if [ -f rust/text/Cargo.toml ]; then
-    found=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' rust/text/Cargo.toml | head -n 1)
-  fi
-  printf '%s\n' "${found:-$RUST_VERSION_DEFAULT}"
+  local found
+  found=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$CRATE" | head -n 1)
+  [ -n "$found" ] || die "$CRATE: no rust-version"
+  printf '%s\n' "$found"
 }
 
 # Succeeds where a cargo of at least version $1 is in one of the places that the build looks in

@@ -47,8 +47,6 @@ Rust crates of the text library, with the versions of rust/text/Cargo.lock
 
 def locked_crates():
     """(name, version) of each crate of the lock file that comes from elsewhere."""
-    if not LOCK.exists():
-        return []
     found = []
     for block in LOCK.read_text().split("[[package]]")[1:]:
         fields = dict(re.findall(r'^(name|version|source) = "([^"]*)"$', block, re.M))
@@ -76,10 +74,9 @@ def table(rows):
 def write():
     text = HEAD + "".join(table([(n, v, licence, use) for n, _, v, licence, use in LIBRARIES]))
     crates = locked_crates()
-    if crates:
-        stated = licences()
-        rows = [(n, v, re.sub(r" +", " ", stated.get((n, v), "see its files"))) for n, v in crates]
-        text += CRATES_HEAD + "".join(table(rows))
+    stated = licences()
+    rows = [(n, v, re.sub(r" +", " ", stated.get((n, v), "see its files"))) for n, v in crates]
+    text += CRATES_HEAD + "".join(table(rows))
     LIST.write_text(text)
     print(f"{LIST.relative_to(PROJECT)}: {len(LIBRARIES)} libraries, {len(crates)} crates")
     return 0
