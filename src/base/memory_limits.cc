@@ -4,7 +4,8 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
-#include <vector>
+
+#include "base/cgroup.h"
 
 namespace smoe {
 
@@ -42,44 +43,17 @@ constexpr CgroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_fil
 constexpr CgroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
                                    "total_inactive_file"};
 
-// Lowers `free` by every limit from `group` up to the mount itself.
-void ApplyLimits(const std::string& mount, std::string group, const CgroupFiles& files,
-                 FreeMemory* free) {
-  for (;;) {
-    const std::string folder = mount + group + "/";
-    const auto limit = ReadNumber(folder + files.limit);
-    if (limit && *limit < kNoLimit) {
-      const uint64_t usage = ReadNumber(folder + files.usage).value_or(0);
-      const uint64_t cached = ReadKey(folder + "memory.stat", files.reclaimable_key).value_or(0);
-      const uint64_t used = usage - std::min(usage, cached);
-      const uint64_t left = *limit - std::min(*limit, used);
-      if (left < free->bytes) {
-        *free = {left, fmt::format("limited to {} by cgroup {}", SizeText(*limit),
-                                   group.empty() ? "/" : group)};
-      }
-    }
-    if (group.empty()) return;
-    group.erase(group.rfind('/'));
-  }
-}
-
-// Groups of this process: lines of "id:controllers:/path".
-void ApplyCgroups(const std::string& root, FreeMemory* free) {
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers.empty()) {
-      ApplyLimits(root + "/sys/fs/cgroup", group, kVersion2, free);
-    } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-      ApplyLimits(root + "/sys/fs/cgroup/memory", group, kVersion1, free);
-    }
-  }
+// Lowers `free` to what `folder` leaves, if it has a limit and that is less.
+void ApplyLimit(const CgroupFolder& folder, FreeMemory* free) {
+  const CgroupFiles& files = folder.is_version2 ? kVersion2 : kVersion1;
+  const auto limit = ReadNumber(folder.path + files.limit);
+  if (!limit || *limit >= kNoLimit) return;
+  const uint64_t usage = ReadNumber(folder.path + files.usage).value_or(0);
+  const uint64_t cached = ReadKey(folder.path + "memory.stat", files.reclaimable_key).value_or(0);
+  const uint64_t used = usage - std::min(usage, cached);
+  const uint64_t left = *limit - std::min(*limit, used);
+  if (left >= free->bytes) return;
+  *free = {left, fmt::format("limited to {} by cgroup {}", SizeText(*limit), folder.name)};
 }
 
 }  // namespace
@@ -89,7 +63,7 @@ Result<FreeMemory> ReadFreeMemory(const std::string& root) {
   const auto available = ReadKey(path, "MemAvailable:");
   if (!available) return Io("{}: cannot be read, or has no line MemAvailable", path);
   FreeMemory free = {*available * 1024, "MemAvailable"};
-  ApplyCgroups(root, &free);
+  for (const CgroupFolder& folder : CgroupFolders(root, "memory")) ApplyLimit(folder, &free);
   return free;
 }
 

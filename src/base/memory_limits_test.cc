@@ -2,27 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <string>
+#include "base/fake_root_for_test.h"
 
 namespace smoe {
 namespace {
 
-// A folder that looks like /proc and /sys of a machine.
-class MemoryLimitsTest : public testing::Test {
+class MemoryLimitsTest : public FakeRootTest {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "memory_limits_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
+    FakeRootTest::SetUp();
     Write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable:   33554432 kB\n");
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void Write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  std::string root_;
 };
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;

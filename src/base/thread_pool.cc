@@ -1,18 +1,10 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <set>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -119,48 +111,6 @@ void ThreadPool::ParallelFor(size_t count, size_t grain,
     state_->pending.wait(left, std::memory_order_acquire);
   }
   if (state_->failure) std::rethrow_exception(std::exchange(state_->failure, nullptr));
-}
-
-namespace {
-
-// Physical cores among `cpus`, by the sibling lists that the kernel publishes.
-size_t PhysicalCoreCount(const std::vector<size_t>& cpus) {
-  std::set<std::string> cores;
-  for (size_t cpu : cpus) {
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
-                       "/topology/thread_siblings_list");
-    std::string siblings;
-    if (!std::getline(file, siblings)) siblings = "cpu" + std::to_string(cpu);
-    cores.insert(siblings);
-  }
-  return cores.size();
-}
-
-// Cores' worth of time that cgroup v2 grants, or 0 for no limit. Rounded up.
-size_t CgroupCoreQuota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  double granted = 0;
-  const auto parsed = std::from_chars(quota.data(), quota.data() + quota.size(), granted);
-  if (parsed.ec != std::errc() || granted <= 0) return 0;
-  return static_cast<size_t>(std::ceil(granted / period));
-}
-
-}  // namespace
-
-size_t UsableCoreCount() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  std::vector<size_t> cpus;
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  size_t cores = std::max<size_t>(1, PhysicalCoreCount(cpus));
-  if (const size_t quota = CgroupCoreQuota(); quota != 0) cores = std::min(cores, quota);
-  return std::max<size_t>(1, cores);
 }
 
 }  // namespace smoe

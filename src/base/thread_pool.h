@@ -44,7 +44,4 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// Processors this process may use: affinity and cgroup quota count, hyper-threads do not.
-size_t UsableCoreCount();
-
 }  // namespace smoe

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/core_count.h"
 #include "base/thread_pool.h"
 #include "convert/expert_shatterer.h"
 #include "convert/shatter_plan.h"

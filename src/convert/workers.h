@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <mutex>
 
+#include "base/core_count.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 

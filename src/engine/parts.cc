@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/core_count.h"
 #include "base/log.h"
 #include "base/memory_limits.h"
 #include "checkpoint/expert_names.h"
