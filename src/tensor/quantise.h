@@ -5,7 +5,7 @@
 // difference. Source: docs/formats/vault.md, "Quantisation".
 //
 // The mse quantiser's search, per group:
-//   Q4  eight scales from 0.83 to 1.03 of the largest weight, then the two half a step beside the
+//   Q4  six scales from 0.83 to 1.03 of the largest weight, then the two half a step beside the
 //       best of them, are compared by squared error (in 16-bit integers); the best one's codes give
 //       a least-squares scale, which is rounded to f16.
 //   Q2  the original's 64 scales; the best one's codes give a least-squares scale.
