@@ -195,11 +195,6 @@ Status File::WriteAt(uint64_t offset, Bytes from) const {
   return Ok();
 }
 
-bool IsDirectAligned(Bytes bytes, uint64_t offset) {
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  return (address | bytes.size() | offset) % kDirectAlignment == 0;
-}
-
 Status File::Truncate(uint64_t size) const {
   if (::ftruncate(fd_, static_cast<off_t>(size)) == 0) return Ok();
   const int error = errno;

@@ -67,8 +67,6 @@ class File {
 Status ReadFd(int fd, const std::string& path, uint64_t offset, MutableBytes into);
 
 inline constexpr uint64_t kDirectAlignment = 4096;
-// Address, size and place in the file: what a direct transfer demands of all three.
-bool IsDirectAligned(Bytes bytes, uint64_t offset);
 
 // Address, size and place in the file: what a direct read or write demands of all three.
 bool IsDirectAligned(Bytes bytes, uint64_t offset);
