@@ -315,8 +315,14 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
                         const PackOptions& asked, Progress& progress) {
   const Stopwatch stopwatch;
   PackOptions options = asked;
+  const std::string manifest_path = PathIn(out_path, records::kManifestName);
+  const bool is_finished = Exists(manifest_path);
+  if (asked.resume && is_finished && !asked.force) {
+    return Invalid("{}: exists, nothing is left to resume; --force replaces the store",
+                   manifest_path);
+  }
   // Without a journal there is nothing that could be taken over.
-  options.resume = asked.resume && Exists(PathIn(out_path, kPackJournalName));
+  options.resume = asked.resume && !is_finished && Exists(PathIn(out_path, kPackJournalName));
   SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const PackPlan plan, PlanPack(checkpoint, options));
