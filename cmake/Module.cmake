@@ -1,11 +1,11 @@
-# smoe_module(NAME [DEPENDS module...] [LINK library...])
+# smoe_module(NAME [ARITHMETIC] [DEPENDS module...] [LINK library...])
 #
 # Makes the library smoe_NAME from the .cc files of src/NAME (subfolders included) and one test
-# program from its *_test.cc files, run by ctest one case at a time.
+# program from its *_test.cc files, run by ctest one case at a time. ARITHMETIC: loops over weights.
 include(GoogleTest)
 
 function(smoe_module name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "ARITHMETIC" "" "DEPENDS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
@@ -18,6 +18,10 @@ function(smoe_module name)
   else()
     add_library(smoe_${name} INTERFACE)
     set(visibility INTERFACE)
+  endif()
+  if(ARG_ARITHMETIC AND CMAKE_BUILD_TYPE STREQUAL "Debug")
+    # Unoptimised loops over weights would be most of the time of the sanitizers' tests.
+    target_compile_options(smoe_${name} PRIVATE -O2)
   endif()
   target_include_directories(smoe_${name} ${visibility} ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(smoe_${name} ${visibility} ${depends} ${ARG_LINK})
