@@ -7,20 +7,8 @@ namespace smoe::store::records {
 namespace {
 
 Json DescribeManifest(const ExpertIndex& index) {
-  Json json;
-  json.Set("version", ExpertIndex::kVersion)
-      .Set("num_moe_layers", index.num_moe_layers)
-      .Set("num_experts", index.num_experts)
-      .Set("inter", index.inter)
-      .Set("hidden", index.hidden)
-      .Set("group_size", index.group_size)
-      .Set("sub_align", index.sub_align)
-      .Set("fs_block_size", index.fs_block_size)
-      .Set("record_stride", index.record_stride)
-      .Set("record_raw_bytes", index.record_raw_bytes)
-      .Set("moe_layer_to_model_layer", Json(Json::Array(index.moe_layer_to_model_layer.begin(),
-                                                        index.moe_layer_to_model_layer.end())))
-      .Set("orientation", index.says_orientation ? "transposed" : "transposed (not said)")
+  Json json = FormatKeys(index);
+  json.Set("orientation", index.says_orientation ? "transposed" : "transposed (not said)")
       .Set("record_checksums", !index.record_checksums.empty());
   if (!index.source.is_null()) json.Set("source", index.source);
   return json;

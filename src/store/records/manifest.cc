@@ -267,9 +267,8 @@ Result<ExpertIndex> ParseManifest(std::string_view text, std::string_view what) 
   return index;
 }
 
-std::string ManifestText(const ExpertIndex& index) {
-  Json layers{Json::Array()};
-  for (const uint32_t layer : index.moe_layer_to_model_layer) layers.Append(layer);
+Json FormatKeys(const ExpertIndex& index) {
+  const std::vector<uint32_t>& layers = index.moe_layer_to_model_layer;
   Json json;
   json.Set("version", ExpertIndex::kVersion)
       .Set("num_moe_layers", index.num_moe_layers)
@@ -282,7 +281,12 @@ std::string ManifestText(const ExpertIndex& index) {
       .Set("record_stride", index.record_stride)
       .Set("record_raw_bytes", index.record_raw_bytes)
       .Set("file_template", kFileTemplate)
-      .Set("moe_layer_to_model_layer", std::move(layers));
+      .Set("moe_layer_to_model_layer", Json(Json::Array(layers.begin(), layers.end())));
+  return json;
+}
+
+std::string ManifestText(const ExpertIndex& index) {
+  Json json = FormatKeys(index);
   WriteOurs(index, &json);
   return json.Dump(2);
 }

@@ -74,6 +74,9 @@ Result<ExpertRecordSpec> DeriveSizes(ExpertIndex* index);
 //         orientation or nibble order that is not the one above.
 Result<ExpertIndex> ParseManifest(std::string_view text, std::string_view what);
 
+// The twelve keys of the format, in its order.
+Json FormatKeys(const ExpertIndex& index);
+
 // The text of the file: keys in the order of the format, two spaces of indent, ours after them.
 std::string ManifestText(const ExpertIndex& index);
 
