@@ -95,6 +95,28 @@ Status CheckSources(const checkpoint::Checkpoint& checkpoint,
   return Ok();
 }
 
+// The names decide; a config that says otherwise is worth a word.
+Status NoteKind(const checkpoint::Checkpoint& checkpoint, PackPlan* plan) {
+  if (!plan->moves_bytes) return Ok();
+  SMOE_TRY_ASSIGN(const Nvfp4Source source,
+                  FindNvfp4Source(checkpoint, plan->index.moe_layer_to_model_layer.front(), 0,
+                                  checkpoint::Proj::kGate));
+  const char* kind = source.weight.global_is_inverse ? "compressed-tensors" : "modelopt";
+  plan->decisions.push_back(
+      fmt::format("NVFP4: {} by the tensor names; scale2 is {}", kind,
+                  source.weight.global_is_inverse ? "1 / weight_global_scale" : "weight_scale_2"));
+  SMOE_TRY_ASSIGN(const Json config, Json::Parse(checkpoint.side_files.config, "config.json"));
+  const Json* quantisation = config.Find("quantization_config");
+  const Json* method = quantisation == nullptr ? nullptr : quantisation->Find("quant_method");
+  const std::string* said = method == nullptr ? nullptr : method->AsString();
+  if (said != nullptr && *said != kind) {
+    plan->warnings.push_back(fmt::format(
+        "config.json: quant_method is {}, the tensors are named as {} does: read as those", *said,
+        kind));
+  }
+  return Ok();
+}
+
 uint64_t SourceBytesPerExpert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan) {
   if (plan.moves_bytes) return plan.spec.payload_bytes();
   const checkpoint::ExpertLayout& layout = checkpoint.experts;
@@ -193,6 +215,7 @@ Result<PackPlan> PlanPack(const checkpoint::Checkpoint& checkpoint, const PackOp
   SMOE_TRY_ASSIGN(const auto layers, WantedLayers(checkpoint, options, &plan));
   SMOE_TRY(FillIndex(checkpoint, layers, &plan));
   SMOE_TRY(CheckSources(checkpoint, layers));
+  SMOE_TRY(NoteKind(checkpoint, &plan));
   SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(checkpoint));
   plan.texts = TextsOf(checkpoint.side_files);
   plan.expert_source_bytes = SourceBytesPerExpert(checkpoint, plan);

@@ -26,8 +26,10 @@ struct PackPlan {
   uint64_t wanted_layer_count = 0;   // with experts in the checkpoint, as far as they are wanted
   uint64_t expert_source_bytes = 0;  // of one expert in the checkpoint
   uint64_t out_bytes = 0;            // all files, the manifest estimated
-  Json source;                       // what the manifest says
-  Json identity;                     // source, its times and the options: what a resume must repeat
+  std::vector<std::string> decisions;
+  std::vector<std::string> warnings;
+  Json source;    // what the manifest says
+  Json identity;  // source, its times and the options: what a resume must repeat
 };
 
 // One projection of an expert that is NVFP4 already.

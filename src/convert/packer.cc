@@ -51,6 +51,8 @@ PackReport StartReport(const checkpoint::Checkpoint& checkpoint, const PackPlan&
   report.out_bytes = plan.out_bytes;
   report.decisions = checkpoint.facts.decisions;
   report.warnings = checkpoint.facts.warnings;
+  report.decisions.insert(report.decisions.end(), plan.decisions.begin(), plan.decisions.end());
+  report.warnings.insert(report.warnings.end(), plan.warnings.begin(), plan.warnings.end());
   if (!EngineRuns(checkpoint.config.family)) {
     report.warnings.push_back(fmt::format(
         "model_type {}: packed, but the engine does not run this family yet", report.model_type));

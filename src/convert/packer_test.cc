@@ -526,6 +526,23 @@ TEST(PackSource, RefusesATensorThatIsHalfOneNamingAndHalfTheOther) {
                 {stem + "weight"});
 }
 
+// Cases C01 and C04: the names decide, not the config.
+TEST(PackSource, GoesByTheNamesAndSaysWhereTheConfigContradicts) {
+  SKIP_WITHOUT_REFERENCE();
+  const TestFolder folder;
+  const std::string source = WithHeader(folder, "b16x32-modelopt", {});
+  std::string config = ReadText(source + "/config.json");
+  const std::string right = "\"quant_method\": \"modelopt\"";
+  ASSERT_NE(config.find(right), std::string::npos);
+  config.replace(config.find(right), right.size(), "\"quant_method\": \"compressed-tensors\"");
+  WriteText(source + "/config.json", config);
+  const PackReport report = MustPack(source, folder.Path("s"));
+  ASSERT_FALSE(report.warnings.empty());
+  EXPECT_NE(report.warnings.back().find("quant_method is compressed-tensors"), std::string::npos);
+  EXPECT_TRUE(ReadText(folder.Path("s/experts_00000.xpr")) ==
+              ReadText(Reference("nvfp4/b16x32-store/experts_00000.xpr")));
+}
+
 // Case C05: a checkpoint of zeros with experts of width 40.
 TEST(PackSource, RefusesWidthsThatFillNoBlock) {
   const std::string micro = Reference("checkpoints/qwen3_moe_micro");

@@ -117,6 +117,7 @@ Status RecordWriter::OpenFolder() {
   SMOE_TRY_ASSIGN(io::AtomicFile manifest,
                   io::AtomicFile::Open(PathOf(kManifestName), {options_.overwrite, false}));
   manifest_.emplace(std::move(manifest));
+  RemoveOldFiles();
   fs::remove(PathOf(kManifestName), failed);
   if (failed) return Io("{}: removing it: {}", PathOf(kManifestName), failed.message());
   SMOE_TRY(io::SyncDirectoryOf(PathOf(kManifestName)));
@@ -126,6 +127,19 @@ Status RecordWriter::OpenFolder() {
       return Io("{}: removing it: {}", path.string(), failed.message());
   }
   return Ok();
+}
+
+// The files of a store that is replaced: the new one may have no chat template, and a reader that
+// misses it in the manifest looks for one beside it.
+void RecordWriter::RemoveOldFiles() const {
+  const std::string path = PathOf(kManifestName);
+  std::error_code ignored;
+  if (!options_.overwrite || !fs::exists(path, ignored)) return;
+  const auto text = io::ReadWholeFile(path, kManifestBytesMax);
+  if (!text) return;
+  const auto old = ParseManifest(*text, path);
+  if (!old) return;  // of another program
+  for (const StoreFile& file : old->files) fs::remove(PathOf(file.name), ignored);
 }
 
 // A whole layer of an interrupted run goes through the same door again as one that was begun.

@@ -96,6 +96,7 @@ class RecordWriter {
   RecordWriter(std::string folder, ExpertIndex index, const ExpertRecordSpec& spec,
                const RecordWriterOptions& options);
   Status OpenFolder();
+  void RemoveOldFiles() const;
   Status ReclaimLayers();
   // The layer, its file open.
   Result<Layer*> OpenLayer(uint32_t layer_index);

@@ -201,6 +201,7 @@ TEST(RecordWriter, ReplacesAFinishedStoreOnlyWhenToldAndThenAllOfIt) {
   WriteLayer(*writer, 0);
   ASSERT_TRUE(writer->Finish());
   EXPECT_FALSE(std::filesystem::exists(temp.File("s/experts_00001.xpr")));
+  EXPECT_FALSE(std::filesystem::exists(temp.File("s/config.json")));
   EXPECT_TRUE(OpenRecordFolder(temp.File("s")));
 }
 
