@@ -320,6 +320,28 @@ TEST(Converter, ADryRunWritesNothing) {
   }
 }
 
+TEST(Converter, ADamagedExpertIsNamedAndNothingIsLeft) {
+  const TestFolder folder;
+  const std::string source = MakeVault(folder);
+  const auto vault = store::vault::OpenVault(source);
+  ASSERT_TRUE(vault);
+  std::string bytes = ReadText(source);
+  bytes[vault->records[40].byte_offset + 1000] ^= 1;
+  WriteText(source, bytes);
+  for (const bool to_vault : {true, false}) {
+    const auto report =
+        ConvertQuietly(source, folder.Path("out"), to_vault ? ToVault(32) : ToRecords());
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(report.error().message(), HasSubstr("checksum"));
+    std::vector<std::string> left;
+    for (const auto& entry : fs::directory_iterator(fs::path(source).parent_path())) {
+      left.push_back(entry.path().filename().string());
+    }
+    EXPECT_EQ(left, std::vector<std::string>{"source.smoe"});
+  }
+}
+
 TEST(Converter, RefusesByName) {
   const TestFolder folder;
   const std::string source = MakeVault(folder);
