@@ -65,6 +65,19 @@ TEST(Sampling, AValueOutOfRangeIsNamedByItsFlagOrByTheModelsFile) {
   const auto file = ChooseSampling({}, R"({"do_sample": true, "top_p": 7})");
   ASSERT_FALSE(file);
   EXPECT_THAT(file.error().message(), testing::StartsWith("generation_config.json: top_p: 7"));
+  // Another type than a number is not taken for "not said"; null is.
+  const auto text = ChooseSampling({}, R"({"do_sample": true, "temperature": "hot"})");
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().message(),
+            "generation_config.json: temperature: \"hot\", expected a number");
+  const auto negative = ChooseSampling({}, R"({"do_sample": true, "top_k": -1})");
+  ASSERT_FALSE(negative);
+  EXPECT_EQ(negative.error().message(),
+            "generation_config.json: top_k: -1, expected 0 (off) or more");
+  const auto null = ChooseSampling({}, R"({"do_sample": true, "temperature": null, "top_k": 7})");
+  ASSERT_TRUE(null);
+  EXPECT_EQ(null->temperature, 1);
+  EXPECT_EQ(null->top_k, 7U);
 }
 
 TEST(Logits, AFileThatIsThereIsReplacedOnlyByForce) {

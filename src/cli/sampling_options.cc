@@ -9,24 +9,34 @@ namespace smoe::cli {
 
 namespace {
 
-double NumberOr(const Json& config, const char* key, double otherwise) {
-  const Json* value = config.Find(key);
-  return value == nullptr ? otherwise : value->AsDouble().value_or(otherwise);
+// What `read` (AsDouble, ...) makes of a key's value; absent and null are as good as not said.
+template <class T>
+Status ReadKey(const Json& config, const char* key, std::optional<T> (Json::*read)() const,
+               const char* expected, T* value) {
+  const Json* found = config.Find(key);
+  if (found == nullptr || found->is_null()) return Ok();
+  const std::optional<T> parsed = (found->*read)();
+  if (!parsed) return Corrupt("{}: {}, expected {}", key, found->Dump(), expected);
+  *value = *parsed;
+  return Ok();
 }
 
 // Greedy unless the model asks for sampling, as in the reference library.
-engine::SamplerOptions ModelDefaults(const Json& config) {
+Result<engine::SamplerOptions> ModelDefaults(const Json& config) {
+  constexpr char kNumber[] = "a number";
   engine::SamplerOptions sampling;
-  sampling.repetition_penalty = NumberOr(config, "repetition_penalty", 1);
-  const Json* do_sample = config.Find("do_sample");
-  if (do_sample == nullptr || !do_sample->AsBool().value_or(false)) return sampling;
-  sampling.temperature = NumberOr(config, "temperature", 1);
-  sampling.top_p = NumberOr(config, "top_p", 1);
-  sampling.min_p = NumberOr(config, "min_p", 0);
-  const Json* top_k = config.Find("top_k");
-  if (top_k != nullptr) {
-    sampling.top_k = static_cast<uint32_t>(std::min<uint64_t>(top_k->AsUint().value_or(0), ~0u));
-  }
+  bool do_sample = false;
+  SMOE_TRY(ReadKey(config, "repetition_penalty", &Json::AsDouble, kNumber,
+                   &sampling.repetition_penalty));
+  SMOE_TRY(ReadKey(config, "do_sample", &Json::AsBool, "true or false", &do_sample));
+  if (!do_sample) return sampling;
+  sampling.temperature = 1;
+  SMOE_TRY(ReadKey(config, "temperature", &Json::AsDouble, kNumber, &sampling.temperature));
+  SMOE_TRY(ReadKey(config, "top_p", &Json::AsDouble, kNumber, &sampling.top_p));
+  SMOE_TRY(ReadKey(config, "min_p", &Json::AsDouble, kNumber, &sampling.min_p));
+  uint64_t top_k = sampling.top_k;
+  SMOE_TRY(ReadKey(config, "top_k", &Json::AsUint, "0 (off) or more", &top_k));
+  sampling.top_k = static_cast<uint32_t>(std::min<uint64_t>(top_k, ~0U));
   return sampling;
 }
 
@@ -57,7 +67,9 @@ Result<engine::SamplerOptions> ChooseSampling(const SamplingOptions& options,
   engine::SamplerOptions sampling;
   if (generation_config) {
     SMOE_TRY_ASSIGN(const Json config, Json::Parse(*generation_config, "generation_config.json"));
-    sampling = ModelDefaults(config);
+    auto defaults = ModelDefaults(config);
+    if (!defaults) return While("generation_config.json", std::move(defaults));
+    sampling = *defaults;
   }
   const engine::SamplerOptions model_defaults = sampling;
   sampling.temperature = options.temperature.value_or(sampling.temperature);
