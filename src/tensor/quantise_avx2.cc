@@ -202,13 +202,13 @@ struct Choice {
 
 template <uint32_t kVectors>
 Choice CoarseChoice(const __m256i* integers, const SearchTable& table) {
-  __m256i sums[8];
+  __m256i sums[kSearchLanes];
 #pragma GCC unroll 8
   for (int i = 0; i < kSearchCoarseCount; ++i) {
     sums[i] = SearchError<kVectors>(integers, table.multiplier[2 * i + 1]);
   }
   // The first of equals wins: the last one again changes nothing.
-  for (int i = kSearchCoarseCount; i < 8; ++i) sums[i] = sums[kSearchCoarseCount - 1];
+  for (int i = kSearchCoarseCount; i < kSearchLanes; ++i) sums[i] = sums[kSearchCoarseCount - 1];
   const __m256 errors =
       _mm256_mul_ps(_mm256_cvtepi32_ps(AddIntegers8(sums)), _mm256_loadu_ps(table.coarse_squared));
   __m256 least = _mm256_min_ps(errors, _mm256_permute2f128_ps(errors, errors, 1));
