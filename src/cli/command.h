@@ -44,6 +44,7 @@ Runner DefineUpgrade(Arguments& arguments);
 Runner DefineRecover(Arguments& arguments);
 Runner DefineExtractTrunk(Arguments& arguments);
 Runner DefineConvert(Arguments& arguments);
+Runner DefineSynth(Arguments& arguments);
 Runner DefineCompare(Arguments& arguments);
 Runner DefineTokenize(Arguments& arguments);
 Runner DefineDetokenize(Arguments& arguments);

@@ -31,6 +31,11 @@ constexpr Command kCommands[] = {
      "smoe convert qwen3-30b.smoe qwen3-30b-nvfp4/\n"
      "smoe convert qwen3-30b.smoe small.smoe --bits 2 --original Qwen3-30B-A3B/",
      DefineConvert},
+    {"synth", kConvert, "Make a model of a published shape with random weights, to measure with",
+     "smoe synth qwen3-30b-a3b synth.smoe --layers 12 --vocab 32000\n"
+     "smoe synth gpt-oss-120b synth-records/ --layers 4 --dry-run\n"
+     "smoe synth Qwen3-30B-A3B/config.json synth.smoe --bits 2",
+     DefineSynth},
     {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
      DefineVerify},
     {"upgrade", kConvert, "Turn a version 1 vault into version 2, in place",

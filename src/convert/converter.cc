@@ -68,7 +68,10 @@ Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
                       const ConvertOptions& options) {
   Plan plan;
   plan.experts = AllExperts(*model.files.experts);
-  const TargetModel described{model.files, plan.experts, out_path, options.quantiser};
+  const store::ExpertStore& source = *model.files.experts;
+  const TargetModel described{
+      model.files.config,         model.files.facts, source.layers(), source.hidden_size(),
+      source.intermediate_size(), source.path(),     out_path,        options.quantiser};
   if (options.to == StoreKind::kVault) {
     SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(described, options.bits, options.group_size));
   } else {
@@ -123,7 +126,7 @@ class Conversion {
           const ExpertDone& expert = done[i];
           if (expert.index >= done_.size()) return Ok();
           SMOE_TRY_ASSIGN(const bool is_same,
-                          target_.Restore(expert.index, expert.checksum, *encoder));
+                          target_.Restore(expert.index, expert.checksum, encoder->buffer()));
           progress_.Advance(BytesOf(0));
           if (!is_same) return Ok();
           done_[expert.index] = expert;
@@ -176,7 +179,7 @@ class Conversion {
     done.index = index;
     SMOE_TRY(store::ReadExpert(source_, id, worker.slot.bytes()));
     SMOE_TRY(worker.encoder->Encode(index, source_.View(id, worker.slot.bytes()), &done.errors));
-    SMOE_TRY_ASSIGN(done.checksum, target_.Write(index, *worker.encoder));
+    SMOE_TRY_ASSIGN(done.checksum, target_.Write(index, worker.encoder->buffer()));
     SMOE_TRY(journal.Append(done));
     progress_.Advance(BytesOf(index));
     return Ok();

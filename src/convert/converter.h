@@ -20,12 +20,11 @@
 #include "base/result.h"
 #include "convert/expert_error.h"
 #include "convert/progress.h"
+#include "convert/store_target.h"
 #include "store/model_files.h"
 #include "tensor/quantise.h"
 
 namespace smoe::convert {
-
-enum class StoreKind : uint8_t { kVault, kRecords };
 
 struct ConvertOptions {
   StoreKind to = StoreKind::kVault;

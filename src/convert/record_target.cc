@@ -77,6 +77,49 @@ class RecordEncoder final : public ExpertEncoder {
   std::vector<std::byte> scales_[records::kProjCount];
 };
 
+class RecordFiller final : public ExpertFiller {
+ public:
+  static Result<std::unique_ptr<ExpertFiller>> Create(const records::ExpertIndex& index,
+                                                      const records::ExpertRecordSpec& spec,
+                                                      const RandomExperts& random) {
+    auto filler = std::unique_ptr<RecordFiller>(new RecordFiller(index, spec, random));
+    SMOE_TRY_ASSIGN(filler->record_, AlignedBuffer::Create(index.record_stride, "a random expert"));
+    for (size_t p = 0; p < records::kProjCount; ++p) {
+      filler->packed_[p].resize(spec.projs[p].bytes.packed);
+      filler->scales_[p].resize(spec.projs[p].bytes.scale);
+    }
+    return filler;
+  }
+
+  MutableBytes buffer() override { return record_.bytes(); }
+
+  Status Fill(size_t index) override {
+    records::ExpertParts parts;
+    for (size_t p = 0; p < records::kProjCount; ++p) {
+      const RandomMatrix matrix = random_.Matrix(index, p);
+      FillRandomCodes(matrix.codes_key, packed_[p]);
+      records::ProjParts& part = parts.projs[p];
+      part.scale2 = FillNvfp4Scales(matrix, scales_[p]);
+      part.packed = packed_[p];
+      part.scale = scales_[p];
+    }
+    const records::ExpertKey key = records::ExpertRecordId{index}.Key(index_.num_experts);
+    return records::PackRecord(spec_, key, parts, records::PartsOrder::kRecord, record_.bytes());
+  }
+
+ private:
+  RecordFiller(const records::ExpertIndex& index, const records::ExpertRecordSpec& spec,
+               const RandomExperts& random)
+      : index_(index), spec_(spec), random_(random) {}
+
+  const records::ExpertIndex& index_;
+  const records::ExpertRecordSpec& spec_;
+  const RandomExperts random_;
+  AlignedBuffer record_;
+  std::vector<std::byte> packed_[records::kProjCount];
+  std::vector<std::byte> scales_[records::kProjCount];
+};
+
 class RecordTarget final : public StoreTarget {
  public:
   RecordTarget(std::string out_path, records::ExpertIndex index, records::ExpertRecordSpec spec,
@@ -122,13 +165,17 @@ class RecordTarget final : public StoreTarget {
     return RecordEncoder::Create(index_, spec_, quantiser_);
   }
 
-  Result<uint64_t> Write(size_t index, ExpertEncoder& encoder) override {
-    SMOE_TRY(writer_->WriteRecord(KeyOf(index), encoder.buffer()));
+  Result<std::unique_ptr<ExpertFiller>> MakeFiller(const RandomExperts& random) const override {
+    return RecordFiller::Create(index_, spec_, random);
+  }
+
+  Result<uint64_t> Write(size_t index, Bytes buffer) override {
+    SMOE_TRY(writer_->WriteRecord(KeyOf(index), buffer));
     return writer_->record_checksum(KeyOf(index));
   }
 
-  Result<bool> Restore(size_t index, uint64_t checksum, ExpertEncoder& scratch) override {
-    return writer_->RestoreRecord(KeyOf(index), checksum, scratch.buffer().first(spec_.raw_bytes));
+  Result<bool> Restore(size_t index, uint64_t checksum, MutableBytes scratch) override {
+    return writer_->RestoreRecord(KeyOf(index), checksum, scratch.first(spec_.raw_bytes));
   }
 
   Status BeginFile(std::string_view part, uint64_t size) override {
@@ -163,17 +210,16 @@ class RecordTarget final : public StoreTarget {
 }  // namespace
 
 Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model) {
-  const store::ExpertStore& source = *model.files.experts;
   records::ExpertIndex index;
-  index.inter = source.intermediate_size();
-  index.hidden = source.hidden_size();
-  for (const store::StoreLayer& layer : source.layers()) {
+  index.inter = model.intermediate_size;
+  index.hidden = model.hidden_size;
+  for (const store::StoreLayer& layer : model.layers) {
     if (index.num_moe_layers == 0) index.num_experts = layer.expert_count;
     if (layer.expert_count != index.num_experts) {
       return Unsupported(
           "{}: layer {} has {} experts, layer {} has {}; a record store has as many "
           "in each",
-          source.path(), layer.layer_index, layer.expert_count, source.layers()[0].layer_index,
+          model.source_path, layer.layer_index, layer.expert_count, model.layers[0].layer_index,
           index.num_experts);
     }
     ++index.num_moe_layers;

@@ -2,23 +2,28 @@
 //
 //   target = Make...Target(...)      everything decided, nothing written
 //   Open(resume, force)              .partial names, locked against a second writer
-//   MakeEncoder() once a thread; Encode, then Write or Restore, any expert in any order
+//   MakeEncoder() or MakeFiller() once a thread; then Write or Restore, any expert in any order
 //   BeginFile / AppendFile / EndFile the trunk, then small files; from one thread
 //   Finish(origin), Commit()         only Commit gives the final name
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "checkpoint/checkpoint.h"
 #include "convert/expert_error.h"
-#include "store/model_files.h"
+#include "convert/random_weights.h"
+#include "store/expert_store.h"
+#include "tensor/quantise.h"
 #include "tensor/weights.h"
 
 namespace smoe::convert {
+
+enum class StoreKind : uint8_t { kVault, kRecords };
 
 // Turns experts into the bytes of the new store. Each thread has its own.
 class ExpertEncoder {
@@ -29,6 +34,15 @@ class ExpertEncoder {
   // Errors: kUnsupported, kCorrupt naming layer, expert and projection: weights that the new format
   //         cannot hold.
   virtual Status Encode(size_t index, const tensor::ExpertWeights& weights, ProjErrors* errors) = 0;
+  virtual MutableBytes buffer() = 0;
+};
+
+// Makes experts of random codes, without any weights to start from. Each thread has its own.
+class ExpertFiller {
+ public:
+  virtual ~ExpertFiller() = default;
+  // Fills buffer() with an expert that its index and the filler's RandomExperts decide alone.
+  virtual Status Fill(size_t index) = 0;
   virtual MutableBytes buffer() = 0;
 };
 
@@ -47,10 +61,12 @@ class StoreTarget {
 
   virtual Status Open(bool resume, bool force) = 0;
   virtual Result<std::unique_ptr<ExpertEncoder>> MakeEncoder() const = 0;
-  // Writes an encoder's buffer; returns its checksum. Threads: any.
-  virtual Result<uint64_t> Write(size_t index, ExpertEncoder& encoder) = 0;
-  // True if the expert is there from an interrupted run, with this checksum. Threads: any.
-  virtual Result<bool> Restore(size_t index, uint64_t checksum, ExpertEncoder& scratch) = 0;
+  virtual Result<std::unique_ptr<ExpertFiller>> MakeFiller(const RandomExperts& random) const = 0;
+  // Writes the buffer of an encoder or a filler; returns its checksum. Threads: any.
+  virtual Result<uint64_t> Write(size_t index, Bytes buffer) = 0;
+  // True if the expert is there from an interrupted run, with this checksum. `scratch`: an
+  // encoder's buffer. Threads: any.
+  virtual Result<bool> Restore(size_t index, uint64_t checksum, MutableBytes scratch) = 0;
 
   // `part`: "trunk", "config.json", ... each once.
   virtual Status BeginFile(std::string_view part, uint64_t size) = 0;
@@ -64,10 +80,14 @@ class StoreTarget {
   virtual Status Commit() = 0;
 };
 
-// What both kinds need. Borrowed: lives as long as the target.
+// The model that both kinds describe. Borrowed: lives as long as the target.
 struct TargetModel {
-  const store::ModelFiles& files;
-  std::vector<store::ExpertId> experts;  // AllExperts
+  const checkpoint::ModelConfig& config;
+  const checkpoint::TrunkFacts& facts;
+  std::span<const store::StoreLayer> layers;
+  uint32_t hidden_size = 0;
+  uint32_t intermediate_size = 0;
+  std::string source_path;  // for messages
   std::string out_path;
   std::string quantiser;  // "mse", or the other one of the format
 };

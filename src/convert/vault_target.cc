@@ -80,6 +80,38 @@ class VaultEncoder final : public ExpertEncoder {
   AlignedBuffer matrix_;
 };
 
+class VaultFiller final : public ExpertFiller {
+ public:
+  static Result<std::unique_ptr<ExpertFiller>> Create(const vault::VaultPlan& plan,
+                                                      const RandomExperts& random) {
+    auto filler = std::unique_ptr<VaultFiller>(new VaultFiller(plan, random));
+    SMOE_TRY_ASSIGN(filler->blob_, AlignedBuffer::Create(plan.padded_size(), "a random expert"));
+    return filler;
+  }
+
+  MutableBytes buffer() override { return blob_.bytes(); }
+
+  Status Fill(size_t index) override {
+    for (size_t p = 0; p < checkpoint::kProjCount; ++p) {
+      const vault::TensorPlace& place = plan_.tensors()[p];
+      const RandomMatrix matrix = random_.Matrix(index, p);
+      FillRandomCodes(matrix.codes_key,
+                      blob_.bytes().subspan(place.packed_offset, place.packed_size));
+      FillSmoeScales(matrix, plan_.spec().bits,
+                     blob_.bytes().subspan(place.scales_offset, place.scales_size));
+    }
+    return Ok();
+  }
+
+ private:
+  VaultFiller(const vault::VaultPlan& plan, const RandomExperts& random)
+      : plan_(plan), random_(random) {}
+
+  const vault::VaultPlan& plan_;
+  const RandomExperts random_;
+  AlignedBuffer blob_;
+};
+
 class VaultTarget final : public StoreTarget {
  public:
   VaultTarget(std::string out_path, vault::VaultPlan plan, tensor::Quantiser quantiser)
@@ -117,13 +149,17 @@ class VaultTarget final : public StoreTarget {
     return VaultEncoder::Create(plan_, quantiser_);
   }
 
-  Result<uint64_t> Write(size_t index, ExpertEncoder& encoder) override {
-    SMOE_TRY(writer_->WriteBlob(index, encoder.buffer()));
+  Result<std::unique_ptr<ExpertFiller>> MakeFiller(const RandomExperts& random) const override {
+    return VaultFiller::Create(plan_, random);
+  }
+
+  Result<uint64_t> Write(size_t index, Bytes buffer) override {
+    SMOE_TRY(writer_->WriteBlob(index, buffer));
     return writer_->blob_checksum(index);
   }
 
-  Result<bool> Restore(size_t index, uint64_t checksum, ExpertEncoder& scratch) override {
-    return writer_->RestoreBlob(index, checksum, scratch.buffer().first(plan_.raw_size()));
+  Result<bool> Restore(size_t index, uint64_t checksum, MutableBytes scratch) override {
+    return writer_->RestoreBlob(index, checksum, scratch.first(plan_.raw_size()));
   }
 
   Status BeginFile(std::string_view part, uint64_t size) override {
@@ -156,14 +192,14 @@ class VaultTarget final : public StoreTarget {
 Result<std::unique_ptr<StoreTarget>> MakeVaultTarget(const TargetModel& model,
                                                      tensor::SmoeBits bits, uint32_t group_size) {
   SMOE_TRY(tensor::CheckGroupSize(group_size));
-  const store::ExpertStore& source = *model.files.experts;
   vault::VaultSpec spec;
-  SMOE_TRY(DescribeModel(model.files.config, model.files.facts, source.hidden_size(),
-                         source.intermediate_size(), &spec));
-  spec.experts = model.experts;
+  SMOE_TRY(
+      DescribeModel(model.config, model.facts, model.hidden_size, model.intermediate_size, &spec));
   spec.bits = bits;
   spec.group_size = group_size;
-  for (const store::StoreLayer& layer : source.layers()) {
+  for (const store::StoreLayer& layer : model.layers) {
+    for (uint32_t e = 0; e < layer.expert_count; ++e)
+      spec.experts.push_back({layer.layer_index, e});
     ++spec.num_moe_layers;
     spec.max_experts_per_layer = std::max(spec.max_experts_per_layer, layer.expert_count);
   }
