@@ -124,23 +124,28 @@ Status WriteTrunk(const Plan& plan, uint64_t seed, Progress& progress) {
   return target.EndFile();
 }
 
-Status WriteAll(const Plan& plan, const SynthOptions& options, const SynthReport& report,
-                Progress& progress) {
+// The trunk is the first piece of work, so that it goes on beside the experts.
+Status WriteWeights(const Plan& plan, const SynthOptions& options, const SynthReport& report,
+                    Progress& progress) {
   StoreTarget& target = *plan.target;
   const RandomExperts random = RandomOf(plan, options.seed);
   const size_t expert_count = size_t{report.layer_count} * report.experts_per_layer;
-  {
-    const ProgressPhase phase(progress, "writing", report.expert_bytes + report.trunk_bytes);
-    SMOE_TRY(RunWorkers(
-        expert_count + 1, options.threads, [&] { return target.MakeFiller(random); },
-        [&](size_t piece, std::unique_ptr<ExpertFiller>& filler) -> Status {
-          if (piece == 0) return WriteTrunk(plan, options.seed, progress);
-          SMOE_TRY(filler->Fill(piece - 1));
-          SMOE_TRY(target.Write(piece - 1, filler->buffer()));
-          progress.Advance(filler->buffer().size());
-          return Ok();
-        }));
-  }
+  const ProgressPhase phase(progress, "writing", report.expert_bytes + report.trunk_bytes);
+  return RunWorkers(
+      expert_count + 1, options.threads, [&] { return target.MakeFiller(random); },
+      [&](size_t piece, std::unique_ptr<ExpertFiller>& filler) -> Status {
+        if (piece == 0) return WriteTrunk(plan, options.seed, progress);
+        SMOE_TRY(filler->Fill(piece - 1));
+        SMOE_TRY(target.Write(piece - 1, filler->buffer()));
+        progress.Advance(filler->buffer().size());
+        return Ok();
+      });
+}
+
+Status WriteAll(const Plan& plan, const SynthOptions& options, const SynthReport& report,
+                Progress& progress) {
+  StoreTarget& target = *plan.target;
+  SMOE_TRY(WriteWeights(plan, options, report, progress));
   const std::string& config = plan.shape.config_text;
   SMOE_TRY(target.BeginFile(store::vault::kSectionConfig, config.size()));
   SMOE_TRY(target.AppendFile(AsBytes(std::string_view(config))));
