@@ -49,7 +49,7 @@ checkpoint::TensorFiles Logits(const TestFolder& folder, const std::string& mode
   const ProgramOutput output = RunForTest({"logits", model, "--tokens", RandomTokens(kTokens),
                                            "--out", out, "--force", "--router", "--hidden"});
   EXPECT_EQ(output.code, 0) << output.err;
-  auto files = checkpoint::TensorFiles::OpenFile(out);
+  auto files = checkpoint::TensorFiles::Open(out);
   EXPECT_TRUE(files);
   return std::move(*files);
 }

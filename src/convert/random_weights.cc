@@ -1,6 +1,7 @@
 #include "convert/random_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -45,6 +46,18 @@ void FillFromTable(uint64_t key, const T (&table)[kScaleCount], MutableBytes out
   }
 }
 
+// Equally likely values whose mean is 0 and whose deviation is 1.
+std::array<double, 256> NormalValues() {
+  std::array<double, 256> values;
+  double squares = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = NormalQuantile((static_cast<double>(i) + 0.5) / 256);
+    squares += values[i] * values[i];
+  }
+  for (double& value : values) value /= std::sqrt(squares / 256);
+  return values;
+}
+
 }  // namespace
 
 uint64_t RandomKey(uint64_t key, uint64_t part) { return Mix(Mix(key + kGolden) ^ part); }
@@ -85,11 +98,9 @@ float FillNvfp4Scales(const RandomMatrix& matrix, MutableBytes scales) {
 }
 
 NormalBf16::NormalBf16(double deviation) {
-  double squares = 0;
-  for (uint32_t i = 0; i < 256; ++i) squares += std::pow(NormalQuantile((i + 0.5) / 256), 2);
-  const double unit = deviation / std::sqrt(squares / 256);
-  for (uint32_t i = 0; i < 256; ++i) {
-    table_[i] = tensor::BF16FromF32(static_cast<float>(unit * NormalQuantile((i + 0.5) / 256)));
+  static const std::array<double, 256> kValues = NormalValues();
+  for (size_t i = 0; i < kValues.size(); ++i) {
+    table_[i] = tensor::BF16FromF32(static_cast<float>(deviation * kValues[i]));
   }
 }
 

@@ -29,12 +29,18 @@ constexpr uint32_t kRecentTokens = 512;  // over which the window's width is cou
 
 double NormalBelow(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 
-std::vector<double> Biases(double spread, uint32_t expert_count) {
-  std::vector<double> biases;
+// Of as many experts as there are.
+std::vector<double> Quantiles(uint32_t expert_count) {
+  std::vector<double> quantiles;
   for (uint32_t e = 0; e < expert_count; ++e) {
-    biases.push_back(spread * NormalQuantile((e + 0.5) / expert_count));
+    quantiles.push_back(NormalQuantile((e + 0.5) / expert_count));
   }
-  return biases;
+  return quantiles;
+}
+
+std::vector<double> Scaled(std::vector<double> values, double factor) {
+  for (double& value : values) value *= factor;
+  return values;
 }
 
 // The threshold above which top_k experts are expected.
@@ -71,19 +77,43 @@ double BusyShare(const std::vector<double>& shares) {
   return taken / std::accumulate(shares.begin(), shares.end(), 0.0);
 }
 
-// The smallest spread at which `figure` of its skew is `wanted`.
-template <class Figure>
-RoutingSkew Solve(double wanted, double spread_max, uint32_t expert_count, uint32_t top_k,
-                  bool renormalise, const Figure& figure) {
-  double low = 0;
-  double high = spread_max;
-  while (high - low > 0.25 / kSpreadStep) {
-    const double middle = (low + high) / 2;
-    const bool is_below = figure(SkewOf(middle, expert_count, top_k, renormalise)) < wanted;
-    (is_below ? low : high) = middle;
+// Experts whose biases are `quantiles` times a spread.
+struct Routing {
+  std::vector<double> quantiles;
+  uint32_t top_k = 0;
+  bool renormalise = false;
+
+  RoutingSkew Skew(double spread) const {
+    const std::vector<double> biases = Scaled(quantiles, spread);
+    const double threshold = Threshold(biases, top_k);
+    std::vector<double> shares;
+    // Sums of e^logit over all experts and over the chosen, and of its square: of normal logits.
+    double all = 0;
+    double chosen = 0;
+    double squares = 0;
+    for (const double bias : biases) {
+      shares.push_back(NormalBelow(bias - threshold));
+      all += std::exp(bias + 0.5);
+      chosen += std::exp(bias + 0.5) * NormalBelow(bias - threshold + 1);
+      squares += std::exp(2 * bias + 2) * NormalBelow(bias - threshold + 2);
+    }
+    const double divisor = renormalise ? chosen : all;
+    const double weight_squares = std::min(1.0, squares / (divisor * divisor));
+    return {spread, Gini(shares), BusyShare(shares), weight_squares};
   }
-  return SkewOf(std::round(high * kSpreadStep) / kSpreadStep, expert_count, top_k, renormalise);
-}
+
+  // At the smallest spread at which `figure` of the skew is `wanted`.
+  template <class Figure>
+  RoutingSkew Solve(double wanted, double spread_max, const Figure& figure) const {
+    double low = 0;
+    double high = spread_max;
+    while (high - low > 0.25 / kSpreadStep) {
+      const double middle = (low + high) / 2;
+      (figure(Skew(middle)) < wanted ? low : high) = middle;
+    }
+    return Skew(std::round(high * kSpreadStep) / kSpreadStep);
+  }
+};
 
 // One of each rotary pair whose angle turns by 1 within the recent distances.
 std::vector<uint32_t> RecentRows(const checkpoint::ModelConfig& config,
@@ -140,42 +170,26 @@ void FillLayers(const checkpoint::ModelConfig& config, double window, SynthRecip
 }  // namespace
 
 RoutingSkew SkewOf(double spread, uint32_t expert_count, uint32_t top_k, bool renormalise) {
-  const std::vector<double> biases = Biases(spread, expert_count);
-  const double threshold = Threshold(biases, top_k);
-  std::vector<double> shares;
-  // Sums of e^logit over all experts and over the chosen, and of its square: of normal logits.
-  double all = 0;
-  double chosen = 0;
-  double squares = 0;
-  for (const double bias : biases) {
-    shares.push_back(NormalBelow(bias - threshold));
-    all += std::exp(bias + 0.5);
-    chosen += std::exp(bias + 0.5) * NormalBelow(bias - threshold + 1);
-    squares += std::exp(2 * bias + 2) * NormalBelow(bias - threshold + 2);
-  }
-  const double divisor = renormalise ? chosen : all;
-  const double weight_squares = std::min(1.0, squares / (divisor * divisor));
-  return {spread, Gini(shares), BusyShare(shares), weight_squares};
+  return Routing{Quantiles(expert_count), top_k, renormalise}.Skew(spread);
 }
 
 Result<RoutingSkew> FindSkew(std::optional<double> gini, uint32_t expert_count, uint32_t top_k,
                              bool renormalise) {
+  const Routing routing{Quantiles(expert_count), top_k, renormalise};
   if (!gini) {
-    const RoutingSkew largest = SkewOf(kBusySpreadMax, expert_count, top_k, renormalise);
-    if (largest.busy_share < kBusySelections) {
-      return SkewOf(kSpreadUsual, expert_count, top_k, renormalise);
+    if (routing.Skew(kBusySpreadMax).busy_share < kBusySelections) {
+      return routing.Skew(kSpreadUsual);
     }
-    return Solve(kBusySelections, kBusySpreadMax, expert_count, top_k, renormalise,
-                 [](const RoutingSkew& skew) { return skew.busy_share; });
+    return routing.Solve(kBusySelections, kBusySpreadMax,
+                         [](const RoutingSkew& skew) { return skew.busy_share; });
   }
-  if (*gini == 0) return SkewOf(0, expert_count, top_k, renormalise);
-  const double gini_max = SkewOf(kSpreadMax, expert_count, top_k, renormalise).gini;
+  if (*gini == 0) return routing.Skew(0);
+  const double gini_max = routing.Skew(kSpreadMax).gini;
   if (!(*gini > 0 && *gini <= gini_max)) {
     return Invalid("--routing-gini: {}, expected 0 to {:.3f}, the most for {} of {} experts", *gini,
                    gini_max, top_k, expert_count);
   }
-  return Solve(*gini, kSpreadMax, expert_count, top_k, renormalise,
-               [](const RoutingSkew& skew) { return skew.gini; });
+  return routing.Solve(*gini, kSpreadMax, [](const RoutingSkew& skew) { return skew.gini; });
 }
 
 Result<SynthRecipe> MakeSynthRecipe(const checkpoint::ModelConfig& config,
@@ -183,7 +197,7 @@ Result<SynthRecipe> MakeSynthRecipe(const checkpoint::ModelConfig& config,
   SynthRecipe recipe;
   SMOE_TRY_ASSIGN(recipe.skew, FindSkew(gini, config.num_experts, config.num_experts_per_tok,
                                         config.norm_topk_prob));
-  recipe.biases = Biases(recipe.skew.spread, config.num_experts);
+  recipe.biases = Scaled(Quantiles(config.num_experts), recipe.skew.spread);
   recipe.in_deviation = 1 / std::sqrt(config.hidden_size);
   recipe.head_deviation = 2 / std::sqrt(config.hidden_size);
 
