@@ -2,14 +2,13 @@
 //
 // From one expert store to another: see convert/converter.h for what it promises about kills, full
 // drives and memory.
-#include <algorithm>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
 #include "cli/convert_progress.h"
+#include "cli/convert_summary.h"
 #include "cli/error_figures.h"
 #include "cli/model_options.h"
 #include "cli/version.h"
@@ -79,27 +78,15 @@ void PrintErrors(const char* title, const std::vector<convert::LayerErrors>& lay
 }
 
 void PrintSummary(const convert::ConvertReport& report, bool dry_run, Console& console) {
-  const auto line = [&](const char* name, const std::string& value) {
-    console.Note("{:<12}{}\n", name, Printable(value));
-  };
-  line("model", fmt::format("{} ({})", report.model_path, report.source_format));
-  line(dry_run ? "would write" : "written",
-       fmt::format("{} ({}), {}{}", report.out_path, report.target_format,
-                   dry_run ? "at most " : "", SizeText(report.out_bytes)));
-  line("experts",
-       fmt::format("{}, {} before", report.expert_count, SizeText(report.expert_source_bytes)));
-  if (report.resumed_expert_count != 0) {
-    line("resumed", fmt::format("{} experts were there already", report.resumed_expert_count));
-  }
-  if (!dry_run) {
-    const double rate =
-        static_cast<double>(report.expert_source_bytes) / std::max(report.seconds, 1e-3);
-    line("time", fmt::format("{}, {}/s of experts", DurationText(report.seconds),
-                             SizeText(static_cast<uint64_t>(rate))));
-  }
-  const char* label = "decided";
-  for (const std::string& decision : report.decisions) line(std::exchange(label, ""), decision);
-  for (const std::string& warning : report.warnings) line("warning", warning);
+  ConvertSummary summary(console);
+  summary.Line("model", fmt::format("{} ({})", report.model_path, report.source_format));
+  summary.Written(dry_run, fmt::format("{} ({}), {}{}", report.out_path, report.target_format,
+                                       dry_run ? "at most " : "", SizeText(report.out_bytes)));
+  summary.Line("experts", fmt::format("{}, {} before", report.expert_count,
+                                      SizeText(report.expert_source_bytes)));
+  summary.Resumed(report.resumed_expert_count);
+  if (!dry_run) summary.Time(report.seconds, report.expert_source_bytes, "/s of experts");
+  summary.Remarks(report.decisions, report.warnings);
   PrintErrors("what the conversion added", report.added, console);
   PrintErrors("before, against the original", report.source_to_original, console);
   PrintErrors("now, against the original", report.target_to_original, console);

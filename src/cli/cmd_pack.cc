@@ -2,14 +2,13 @@
 //
 // An NVFP4 expert-record store: see convert/packer.h for what it promises about kills, full drives
 // and memory.
-#include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <utility>
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
 #include "cli/convert_progress.h"
+#include "cli/convert_summary.h"
+#include "cli/error_figures.h"
 #include "cli/version.h"
 #include "convert/packer.h"
 
@@ -25,61 +24,29 @@ struct Options {
   bool json = false;
 };
 
-void PrintErrors(const convert::PackReport& report, Console& console) {
-  if (!report.errors) return;
-  console.Note("\n{:<8}{:>14}{:>14}{:>10}\n", "tensor", "RMSE", "largest", "SNR");
-  for (int proj = 0; proj < checkpoint::kProjCount; ++proj) {
-    const tensor::QuantisationError& error = (*report.errors)[static_cast<size_t>(proj)];
-    console.Note("{:<8}{:>14.6g}{:>14.6g}{:>7.2f} dB\n",
-                 checkpoint::ProjName(static_cast<checkpoint::Proj>(proj)), error.Rmse(),
-                 error.error_max, error.SnrDb());
-  }
-}
-
-void PrintSummary(const convert::PackReport& report, const Options& options, Console& console) {
-  const auto line = [&](const char* name, const std::string& value) {
-    console.Note("{:<12}{}\n", name, Printable(value));
-  };
-  line("checkpoint",
-       fmt::format("{} ({}, {})", report.checkpoint_path, report.model_type, report.naming));
-  line(options.pack.dry_run ? "would write" : "written",
-       fmt::format("{}, {}", report.out_path, SizeText(report.out_bytes)));
-  line("experts",
-       fmt::format("{} in {} layers, NVFP4, {}{}", report.expert_count, report.layer_count,
-                   report.moves_bytes ? "moved as they are" : "quantiser " + report.quantiser,
-                   report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
-  line("record",
-       fmt::format("{} bytes, {} x {}", report.record_stride, report.inter, report.hidden));
-  if (report.resumed_expert_count != 0) {
-    line("resumed", fmt::format("{} experts were there already", report.resumed_expert_count));
-  }
+void PrintSummary(const convert::PackReport& report, bool dry_run, Console& console) {
+  ConvertSummary summary(console);
+  summary.Checkpoint(report.checkpoint_path, report.model_type, report.naming);
+  summary.Written(dry_run, fmt::format("{}, {}", report.out_path, SizeText(report.out_bytes)));
+  summary.Line(
+      "experts",
+      fmt::format("{} in {} layers, NVFP4, {}{}", report.expert_count, report.layer_count,
+                  report.moves_bytes ? "moved as they are" : "quantiser " + report.quantiser,
+                  report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
+  summary.Line("record",
+               fmt::format("{} bytes, {} x {}", report.record_stride, report.inter, report.hidden));
+  summary.Resumed(report.resumed_expert_count);
   if (report.non_finite_count != 0) {
-    line("warning",
-         fmt::format("{} weights were NaN or infinite and are 0 now", report.non_finite_count));
+    summary.Line("warning", fmt::format("{} weights were NaN or infinite and are 0 now",
+                                        report.non_finite_count));
   }
-  if (!options.pack.dry_run) {
-    const double rate =
-        static_cast<double>(report.expert_source_bytes) / std::max(report.seconds, 1e-3);
-    line("time", fmt::format("{}, {}/s of checkpoint", DurationText(report.seconds),
-                             SizeText(static_cast<uint64_t>(rate))));
-  }
-  const char* label = "decided";
-  for (const std::string& decision : report.decisions) line(std::exchange(label, ""), decision);
-  for (const std::string& warning : report.warnings) line("warning", warning);
-  PrintErrors(report, console);
-}
-
-// A single file would be taken for a config.json.
-Status CheckFolder(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status)) return Ok();
-  return Invalid("{}: {}, expected a Hugging Face folder (config.json and *.safetensors)", path,
-                 std::filesystem::exists(status) ? "is no folder" : "no such folder");
+  if (!dry_run) summary.Time(report.seconds, report.expert_source_bytes, "/s of checkpoint");
+  summary.Remarks(report.decisions, report.warnings);
+  if (report.errors) console.Note("\n{}", ProjErrorsText(*report.errors));
 }
 
 Result<ExitCode> Pack(Options& options, Console& console) {
-  SMOE_TRY(CheckFolder(options.checkpoint));
+  SMOE_TRY(CheckCheckpointFolder(options.checkpoint));
   options.pack.quantiser =
       options.quantiser == "amax" ? tensor::Nvfp4Quantiser::kAmax : tensor::Nvfp4Quantiser::kMse;
   options.pack.writer = std::string("smoe ") + kVersion;
@@ -89,7 +56,7 @@ Result<ExitCode> Pack(Options& options, Console& console) {
   if (options.json) {
     console.Print("{}\n", report.ToJson().Dump(2));
   } else {
-    PrintSummary(report, options, console);
+    PrintSummary(report, options.pack.dry_run, console);
   }
   return ExitCode::kOk;
 }

@@ -1,13 +1,13 @@
 // smoe shatter CHECKPOINT OUT.smoe
 //
 // The Sculptor: see convert/sculptor.h for what it promises about kills, full drives and memory.
-#include <filesystem>
 #include <memory>
-#include <utility>
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
 #include "cli/convert_progress.h"
+#include "cli/convert_summary.h"
+#include "cli/error_figures.h"
 #include "cli/version.h"
 #include "convert/sculptor.h"
 
@@ -25,63 +25,31 @@ struct Options {
   bool json = false;
 };
 
-void PrintErrors(const convert::ShatterReport& report, Console& console) {
-  if (!report.errors) return;
-  console.Note("\n{:<8}{:>14}{:>14}{:>10}\n", "tensor", "RMSE", "largest", "SNR");
-  for (int proj = 0; proj < checkpoint::kProjCount; ++proj) {
-    const tensor::QuantisationError& error = (*report.errors)[static_cast<size_t>(proj)];
-    console.Note("{:<8}{:>14.6g}{:>14.6g}{:>7.2f} dB\n",
-                 checkpoint::ProjName(static_cast<checkpoint::Proj>(proj)), error.Rmse(),
-                 error.error_max, error.SnrDb());
-  }
-}
-
 void PrintSummary(const convert::ShatterReport& report, const Options& options, Console& console) {
-  const auto line = [&](const char* name, const std::string& value) {
-    console.Note("{:<12}{}\n", name, Printable(value));
-  };
-  line("checkpoint",
-       fmt::format("{} ({}, {})", report.checkpoint_path, report.model_type, report.naming));
-  line(options.shatter.dry_run ? "would write" : "written",
-       fmt::format("{}, {}", report.out_path, SizeText(report.out_bytes)));
+  const bool dry_run = options.shatter.dry_run;
+  ConvertSummary summary(console);
+  summary.Checkpoint(report.checkpoint_path, report.model_type, report.naming);
+  summary.Written(dry_run, fmt::format("{}, {}", report.out_path, SizeText(report.out_bytes)));
   if (!report.scout_path.empty()) {
-    line("trunk", fmt::format("{}, {}", report.scout_path, SizeText(report.scout_bytes)));
+    summary.Line("trunk", fmt::format("{}, {}", report.scout_path, SizeText(report.scout_bytes)));
   }
-  line("experts",
-       fmt::format("{} in {} layers, Q{} group {}, quantiser {}{}", report.expert_count,
-                   report.layer_count, options.bits, options.shatter.group_size, options.quantiser,
-                   report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
-  if (report.resumed_expert_count != 0) {
-    line("resumed", fmt::format("{} experts were there already", report.resumed_expert_count));
-  }
+  summary.Line(
+      "experts",
+      fmt::format("{} in {} layers, Q{} group {}, quantiser {}{}", report.expert_count,
+                  report.layer_count, options.bits, options.shatter.group_size, options.quantiser,
+                  report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
+  summary.Resumed(report.resumed_expert_count);
   if (report.validated_expert_count != 0) {
-    line("validated",
-         fmt::format("{} experts equal a fresh quantisation", report.validated_expert_count));
+    summary.Line("validated", fmt::format("{} experts equal a fresh quantisation",
+                                          report.validated_expert_count));
   }
-  if (!options.shatter.dry_run) {
-    line(
-        "time",
-        fmt::format("{}, {}/s of checkpoint", DurationText(report.seconds),
-                    SizeText(static_cast<uint64_t>(static_cast<double>(report.expert_source_bytes) /
-                                                   std::max(report.seconds, 1e-3)))));
-  }
-  const char* label = "decided";
-  for (const std::string& decision : report.decisions) line(std::exchange(label, ""), decision);
-  for (const std::string& warning : report.warnings) line("warning", warning);
-  PrintErrors(report, console);
-}
-
-// A single file would be taken for a config.json.
-Status CheckFolder(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status)) return Ok();
-  return Invalid("{}: {}, expected a Hugging Face folder (config.json and *.safetensors)", path,
-                 std::filesystem::exists(status) ? "is no folder" : "no such folder");
+  if (!dry_run) summary.Time(report.seconds, report.expert_source_bytes, "/s of checkpoint");
+  summary.Remarks(report.decisions, report.warnings);
+  if (report.errors) console.Note("\n{}", ProjErrorsText(*report.errors));
 }
 
 Result<ExitCode> Shatter(Options& options, Console& console) {
-  SMOE_TRY(CheckFolder(options.checkpoint));
+  SMOE_TRY(CheckCheckpointFolder(options.checkpoint));
   options.shatter.bits = options.bits == "2" ? tensor::SmoeBits::kQ2 : tensor::SmoeBits::kQ4;
   options.shatter.quantiser =
       options.quantiser == "reference" ? tensor::Quantiser::kReference : tensor::Quantiser::kMse;

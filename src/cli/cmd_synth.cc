@@ -1,13 +1,13 @@
 // smoe synth SHAPE OUT
 //
 // A model of a published shape with random weights: see convert/synthesizer.h.
-#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
 #include "cli/convert_progress.h"
+#include "cli/convert_summary.h"
 #include "cli/version.h"
 #include "convert/synth_shape.h"
 #include "convert/synthesizer.h"
@@ -45,25 +45,21 @@ Status ChooseFormat(Options* options) {
 }
 
 void PrintSummary(const convert::SynthReport& report, bool dry_run, Console& console) {
-  const auto line = [&](const char* name, const std::string& value) {
-    console.Note("{:<12}{}\n", name, Printable(value));
-  };
-  line("shape", fmt::format("{}: {}, {} layers of {} experts, {} per token, vocabulary {}",
-                            report.shape, report.model_type, report.layer_count,
-                            report.experts_per_layer, report.experts_per_token, report.vocab_size));
-  line(dry_run ? "would write" : "written",
-       fmt::format("{} ({}), {}{}", report.out_path, report.format, dry_run ? "at most " : "",
-                   SizeText(report.out_bytes)));
-  line("experts", SizeText(report.expert_bytes));
-  line("trunk", fmt::format("{}, bf16", SizeText(report.trunk_bytes)));
-  line("routing",
-       fmt::format("expected Gini {:.3f}; the busiest 8 % of experts take {:.0f} % of selections",
-                   report.skew.gini, report.skew.busy_share * 100));
-  line("seed", fmt::format("{}", report.seed));
-  if (dry_run) return;
-  const double rate = static_cast<double>(report.out_bytes) / std::max(report.seconds, 1e-3);
-  line("time", fmt::format("{}, {}/s", DurationText(report.seconds),
-                           SizeText(static_cast<uint64_t>(rate))));
+  ConvertSummary summary(console);
+  summary.Line("shape",
+               fmt::format("{}: {}, {} layers of {} experts, {} per token, vocabulary {}",
+                           report.shape, report.model_type, report.layer_count,
+                           report.experts_per_layer, report.experts_per_token, report.vocab_size));
+  summary.Written(dry_run, fmt::format("{} ({}), {}{}", report.out_path, report.format,
+                                       dry_run ? "at most " : "", SizeText(report.out_bytes)));
+  summary.Line("experts", SizeText(report.expert_bytes));
+  summary.Line("trunk", fmt::format("{}, bf16", SizeText(report.trunk_bytes)));
+  summary.Line(
+      "routing",
+      fmt::format("expected Gini {:.3f}; the busiest 8 % of experts take {:.0f} % of selections",
+                  report.skew.gini, report.skew.busy_share * 100));
+  summary.Line("seed", fmt::format("{}", report.seed));
+  if (!dry_run) summary.Time(report.seconds, report.out_bytes, "/s");
 }
 
 Result<ExitCode> Synth(Options& options, Console& console) {

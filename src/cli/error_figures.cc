@@ -31,6 +31,16 @@ convert::ProjErrors SumLayers(const std::vector<convert::LayerErrors>& layers) {
   return sum;
 }
 
+std::string ProjErrorsText(const convert::ProjErrors& errors) {
+  std::string text = fmt::format("{:<8}{:>14}{:>14}{:>10}\n", "tensor", "RMSE", "largest", "SNR");
+  for (size_t p = 0; p < errors.size(); ++p) {
+    text += fmt::format("{:<8}{:>14.6g}{:>14.6g}{:>7.2f} dB\n",
+                        checkpoint::ProjName(static_cast<checkpoint::Proj>(p)), errors[p].Rmse(),
+                        errors[p].error_max, errors[p].SnrDb());
+  }
+  return text;
+}
+
 std::string LayerErrorsText(const std::vector<convert::LayerErrors>& layers) {
   std::string text =
       fmt::format("{:<6}{:>33}{:>30}{:>21}\n", "layer", "RMSE", "largest error", "SNR, dB");

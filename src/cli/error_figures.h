@@ -12,6 +12,9 @@ namespace smoe::cli {
 // The errors of all layers, by projection.
 convert::ProjErrors SumLayers(const std::vector<convert::LayerErrors>& layers);
 
+// A line a projection: RMSE, largest error and SNR.
+std::string ProjErrorsText(const convert::ProjErrors& errors);
+
 // A line a layer: RMSE, largest error and SNR of gate, up and down; a last one for all layers.
 std::string LayerErrorsText(const std::vector<convert::LayerErrors>& layers);
 
