@@ -96,7 +96,7 @@ Runner DefineShatter(Arguments& arguments) {
                  "Weights that are NaN or infinite become 0 instead of an error");
   arguments.Flag("--allow-broken-text", &shatter.allow_broken_text,
                  "Convert although the tokenizer or chat template cannot be used");
-  arguments.Option("--threads", &shatter.threads, "N", "Workers (default: physical cores)");
+  arguments.Option("--threads", &shatter.threads, "N", "Workers (default: physical cores and one)");
   arguments.Flag("--json", &options->json, "The summary as JSON on stdout");
   return [options](Console& console) { return Shatter(*options, console); };
 }
