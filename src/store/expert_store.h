@@ -75,8 +75,9 @@ class ExpertStore {
   // Requires an expert that layers() has.
   virtual ExpertLocation Locate(ExpertId id) const = 0;
 
-  // Called once on a slot whose reads have finished, before anyone sees it: compares identity and
-  // checksum where the format has them, and may rearrange the bytes.
+  // Called once on a slot whose reads have finished, before anyone sees it: compares the identity
+  // where the format has one, at an expert's first arrival also checksum and content, and may
+  // rearrange the bytes. Threads: any, for slots of different experts.
   // Errors: kCorrupt naming file, expert, offset, expected, found.
   virtual Status Admit(ExpertId id, MutableBytes slot) const = 0;
 

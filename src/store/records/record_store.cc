@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "store/checked_experts.h"
 #include "store/records/record.h"
 
 namespace smoe::store::records {
@@ -14,7 +15,7 @@ namespace {
 class RecordStore final : public ExpertStore {
  public:
   RecordStore(RecordFolder folder, std::vector<StoreLayer> layers)
-      : folder_(std::move(folder)), layers_(std::move(layers)) {
+      : folder_(std::move(folder)), layers_(std::move(layers)), checked_(folder_.record_count()) {
     dense_layers_.assign(kModelLayerMax + 1, 0);
     const std::vector<uint32_t>& map = folder_.index.moe_layer_to_model_layer;
     for (uint32_t dense = 0; dense < map.size(); ++dense) dense_layers_[map[dense]] = dense;
@@ -70,7 +71,15 @@ class RecordStore final : public ExpertStore {
   }
 
   Status Admit(ExpertId id, MutableBytes slot) const override {
-    return CheckRecord(folder_, Key(id), slot);
+    const ExpertKey key = Key(id);
+    const size_t index = ExpertRecordId::Of(key, folder_.layout.num_experts).value;
+    if (checked_.Contains(index)) {
+      Status same = CheckIdentity(folder_.spec, key, slot);
+      return same ? Ok() : While(folder_.RecordName(key), std::move(same));
+    }
+    SMOE_TRY(CheckRecord(folder_, key, slot));
+    checked_.Add(index);
+    return Ok();
   }
 
   tensor::ExpertWeights View(ExpertId id, Bytes slot) const override {
@@ -92,6 +101,7 @@ class RecordStore final : public ExpertStore {
   std::vector<uint32_t> dense_layers_;  // by model layer
   std::vector<io::File> direct_files_;  // stay open after a fallback: reads may be in flight
   std::atomic<bool> direct_io_ = false;
+  mutable CheckedExperts checked_;  // by ExpertRecordId
 };
 
 }  // namespace

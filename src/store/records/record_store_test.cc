@@ -162,7 +162,7 @@ class CheckedStore {
   TempFolder folder_;
 };
 
-TEST(RecordStore, ComparesTheManifestsChecksumsAtEveryFetch) {
+TEST(RecordStore, ComparesTheManifestsChecksumAtTheFirstFetch) {
   SMOE_SKIP_WITHOUT_REFERENCE();
   CheckedStore checked;
   checked.Flip(1, 2 * 4096 + 300);  // one code of expert 2
@@ -176,6 +176,24 @@ TEST(RecordStore, ComparesTheManifestsChecksumsAtEveryFetch) {
   EXPECT_NE(status.error().message().find(
                 "experts_00001.xpr: record 2 (model layer 1, expert 2) at byte 8192: checksum is"),
             std::string::npos)
+      << status.error().message();
+  // What was refused is not taken for good the next time.
+  EXPECT_FALSE(Fetch(*store, {1, 2}, slot.bytes()));
+}
+
+TEST(RecordStore, ComparesTheIdentityAtEveryFetch) {
+  SMOE_SKIP_WITHOUT_REFERENCE();
+  CheckedStore checked;
+  const auto store = Open(checked.path(), {.direct_io = false});
+  ASSERT_NE(store, nullptr);
+  AlignedBuffer slot = *AlignedBuffer::Create(store->slot_bytes(), "test");
+  EXPECT_TRUE(Fetch(*store, {1, 1}, slot.bytes()));
+  EXPECT_TRUE(Fetch(*store, {1, 1}, slot.bytes()));
+  checked.Flip(1, 4096 + 12);  // the expert in the header of expert 1's record
+  const Status status = Fetch(*store, {1, 1}, slot.bytes());
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), ErrorCode::kCorrupt);
+  EXPECT_NE(status.error().message().find("expert is 0, expected 1"), std::string::npos)
       << status.error().message();
 }
 

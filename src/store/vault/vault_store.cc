@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/log.h"
+#include "store/checked_experts.h"
 #include "store/vault/blob_check.h"
 
 namespace smoe::store::vault {
@@ -30,7 +31,8 @@ class VaultStore final : public ExpertStore {
       : vault_(std::move(vault)),
         layers_(std::move(layers)),
         format_name_(
-            fmt::format("smoe-q{} group {}", static_cast<int>(vault_.bits), vault_.group_size)) {
+            fmt::format("smoe-q{} group {}", static_cast<int>(vault_.bits), vault_.group_size)),
+        checked_(vault_.records.size()) {
     for (const ExpertRecord& record : vault_.records) {
       slot_bytes_ = std::max(slot_bytes_, record.padded_size);
     }
@@ -73,7 +75,12 @@ class VaultStore final : public ExpertStore {
   }
 
   Status Admit(ExpertId id, MutableBytes slot) const override {
-    return CheckBlob(vault_, Record(id), slot);
+    const ExpertRecord& record = Record(id);
+    const size_t index = static_cast<size_t>(&record - vault_.records.data());
+    if (checked_.Contains(index)) return Ok();  // a blob does not say whose it is
+    SMOE_TRY(CheckBlob(vault_, record, slot));
+    checked_.Add(index);
+    return Ok();
   }
 
   tensor::ExpertWeights View(ExpertId id, Bytes slot) const override {
@@ -97,6 +104,7 @@ class VaultStore final : public ExpertStore {
   std::atomic<bool> direct_io_ = false;
   uint64_t slot_bytes_ = 0;
   uint32_t expert_count_ = 0;
+  mutable CheckedExperts checked_;  // by record
 };
 
 }  // namespace

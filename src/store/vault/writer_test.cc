@@ -273,7 +273,7 @@ TEST_F(AnnexTest, RestoresBlobsOfAnInterruptedRunAndWritesDamagedOnesAgain) {
   EXPECT_TRUE(ReadFile(path) == ReadFile(source->path));
 }
 
-TEST_F(AnnexTest, AdmitsGoodSlotsAndNamesTheDamagedExpert) {
+TEST_F(AnnexTest, AdmitsGoodSlotsAndNamesTheDamagedExpertEachTime) {
   Result<Vault> vault = OpenVault(path_);
   ASSERT_TRUE(vault);
   const uint64_t damaged_offset = vault->records[3].byte_offset + 7;
@@ -282,7 +282,7 @@ TEST_F(AnnexTest, AdmitsGoodSlotsAndNamesTheDamagedExpert) {
   std::string content = content_;
   content[damaged_offset] = static_cast<char>(content[damaged_offset] ^ 4);
   WriteFile(path_, content);
-  for (uint32_t i = 0; i < 4; ++i) {
+  for (const uint32_t i : {0U, 1U, 2U, 3U, 3U}) {
     const ExpertId id{i / 2, i % 2};
     EXPECT_EQ(FindOrdinal(**store, id), i);
     const ExpertLocation location = (*store)->Locate(id);
