@@ -48,7 +48,7 @@ Runner DefineRecover(Arguments& arguments) {
                    "Required: the Hugging Face folder that it was made from");
   arguments.Flag("--dry-run", &options->recover.dry_run, "Compare everything, write nothing");
   arguments.Option("--threads", &options->recover.threads, "N",
-                   "Workers (default: physical cores)");
+                   "Workers (default: physical cores and one)");
   arguments.Flag("--json", &options->json, "As JSON");
   return [options](Console& console) { return Recover(*options, console); };
 }

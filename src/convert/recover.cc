@@ -1,14 +1,12 @@
 #include "convert/recover.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <optional>
 
-#include "base/core_count.h"
-#include "base/thread_pool.h"
 #include "convert/expert_shatterer.h"
 #include "convert/shatter_plan.h"
+#include "convert/workers.h"
 #include "store/vault/vault.h"
 
 namespace smoe::convert {
@@ -130,22 +128,18 @@ Status CompareAll(const Recovery& recovery, const Candidate& candidate, const st
                   size_t thread_count, Progress& progress) {
   const std::vector<store::ExpertId>& experts = candidate.plan.spec().experts;
   const ProgressPhase phase(progress, "recovering", experts.size() * candidate.plan.raw_size());
-  std::atomic<size_t> next{0};
   std::mutex mutex;
   std::vector<size_t> differing;
-  Status error;
-  SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(thread_count));
-  pool->ParallelFor(thread_count, 1, [&](size_t, size_t) {
-    for (size_t i = next.fetch_add(1); i < experts.size(); i = next.fetch_add(1)) {
-      const auto is_same = recovery.Matches(candidate, i);
-      progress.Advance(candidate.plan.raw_size());
-      const std::lock_guard lock(mutex);
-      if (!is_same) error = tl::unexpected<Error>(is_same.error());
-      if (!error) return;
-      if (!*is_same) differing.push_back(i);
-    }
-  });
-  SMOE_TRY(std::move(error));
+  struct Nothing {};
+  SMOE_TRY(RunWorkers(
+      experts.size(), thread_count, [] { return Result<Nothing>(Nothing{}); },
+      [&](size_t i, Nothing&) -> Status {
+        SMOE_TRY_ASSIGN(const bool is_same, recovery.Matches(candidate, i));
+        progress.Advance(candidate.plan.raw_size());
+        const std::lock_guard lock(mutex);
+        if (!is_same) differing.push_back(i);
+        return Ok();
+      }));
   if (differing.empty()) return Ok();
   const size_t first = *std::min_element(differing.begin(), differing.end());
   return Corrupt(
@@ -205,8 +199,7 @@ Result<RecoverReport> Recover(const std::string& checkpoint_path, const std::str
   }
   Recovery recovery(checkpoint, file, file_bytes);
   SMOE_TRY_ASSIGN(const Candidate found, recovery.Find(table));
-  const size_t thread_count = options.threads == 0 ? UsableCoreCount() : options.threads;
-  SMOE_TRY(CompareAll(recovery, found, vault_path, thread_count, progress));
+  SMOE_TRY(CompareAll(recovery, found, vault_path, options.threads, progress));
 
   RecoverReport report;
   report.bits = found.plan.spec().bits;

@@ -20,7 +20,7 @@ namespace smoe::convert {
 
 struct RecoverOptions {
   bool dry_run = false;  // find out and compare, write nothing
-  uint32_t threads = 0;  // 0: UsableCoreCount()
+  uint32_t threads = 0;  // 0: as convert/workers.h says
 };
 
 struct RecoverReport {
