@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/stopwatch.h"
+#include "convert/give_up.h"
 #include "convert/journal.h"
 #include "convert/shatter_plan.h"
 #include "convert/store_target.h"
@@ -244,21 +245,6 @@ Status WriteAll(const StoredModel& model, const Plan& plan, const ConvertOptions
   return target.Commit();
 }
 
-// What is done stays where a later run can do better: after freeing space, or on a drive that is
-// back. A model that cannot be converted leaves nothing.
-Unexpected GiveUp(StoreTarget& target, const ConvertOptions& options, const std::string& out_path,
-                  Status&& status) {
-  const ErrorCode code = status.error().code();
-  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
-    target.KeepPartial();
-    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
-                                              out_path, status.error().message())));
-  }
-  std::error_code ignored;
-  fs::remove(target.journal_path(), ignored);
-  return While(fmt::format("writing {}", out_path), std::move(status));
-}
-
 ConvertReport StartReport(const StoredModel& model, const Plan& plan, const std::string& out_path) {
   ConvertReport report;
   report.model_path = model.files.path;
@@ -319,7 +305,11 @@ Result<ConvertReport> Convert(const std::string& model_path, const std::string& 
   SMOE_TRY(plan.target->Open(options.resume, options.force));
   if (options.resume) plan.target->KeepPartial();
   Status written = WriteAll(model, plan, options, progress, &report);
-  if (!written) return GiveUp(*plan.target, options, out_path, std::move(written));
+  if (!written) {
+    return GiveUp(
+        out_path, plan.target->journal_path(), options.resume, [&] { plan.target->KeepPartial(); },
+        std::move(written));
+  }
   fs::remove(plan.target->journal_path(), ignored);
   report.seconds = stopwatch.seconds();
   if (options.original.empty()) return report;

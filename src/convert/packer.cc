@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/stopwatch.h"
 #include "convert/expert_packer.h"
+#include "convert/give_up.h"
 #include "convert/journal.h"
 #include "convert/pack_plan.h"
 #include "convert/shatter_plan.h"
@@ -259,21 +260,6 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
   return writer.Finish();
 }
 
-// What is done stays where a later run can do better: after freeing space, or on a drive that is
-// back. A checkpoint that cannot be packed leaves nothing.
-Unexpected GiveUp(records::RecordWriter& writer, const PackOptions& options,
-                  const std::string& out_path, Status&& status) {
-  const ErrorCode code = status.error().code();
-  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
-    writer.KeepPartial();
-    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
-                                              out_path, status.error().message())));
-  }
-  std::error_code ignored;
-  fs::remove(PathIn(out_path, kPackJournalName), ignored);
-  return While(fmt::format("writing {}", out_path), std::move(status));
-}
-
 uint64_t WrittenBytes(const std::string& out_path, const records::ExpertIndex& index) {
   uint64_t bytes = index.num_moe_layers * index.Layout().FileBytes();
   for (const records::StoreFile& file : index.files) bytes += file.bytes;
@@ -318,13 +304,14 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
   const Stopwatch stopwatch;
   PackOptions options = asked;
   const std::string manifest_path = PathIn(out_path, records::kManifestName);
+  const std::string journal_path = PathIn(out_path, kPackJournalName);
   const bool is_finished = Exists(manifest_path);
   if (asked.resume && is_finished && !asked.force) {
     return Invalid("{}: exists, nothing is left to resume; --force replaces the store",
                    manifest_path);
   }
   // Without a journal there is nothing that could be taken over.
-  options.resume = asked.resume && !is_finished && Exists(PathIn(out_path, kPackJournalName));
+  options.resume = asked.resume && !is_finished && Exists(journal_path);
   SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const PackPlan plan, PlanPack(checkpoint, options));
@@ -339,9 +326,12 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
                   records::RecordWriter::Create(out_path, plan.index, writer_options));
   if (options.resume) writer->KeepPartial();
   Status packed = Convert(checkpoint, plan, options, *writer, progress, &report);
-  if (!packed) return GiveUp(*writer, options, out_path, std::move(packed));
+  if (!packed) {
+    return GiveUp(
+        out_path, journal_path, options.resume, [&] { writer->KeepPartial(); }, std::move(packed));
+  }
   std::error_code ignored;
-  fs::remove(PathIn(out_path, kPackJournalName), ignored);
+  fs::remove(journal_path, ignored);
   report.out_bytes = WrittenBytes(out_path, writer->index());
   report.seconds = stopwatch.seconds();
   return report;

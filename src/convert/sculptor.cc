@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/stopwatch.h"
 #include "convert/expert_shatterer.h"
+#include "convert/give_up.h"
 #include "convert/journal.h"
 #include "convert/shatter_plan.h"
 #include "convert/workers.h"
@@ -304,21 +305,6 @@ Result<OpenFiles> OpenOutputs(const std::string& out_path, const ShatterPlan& pl
   return files;
 }
 
-// What is done stays where a later run can do better: after freeing space, or on a drive that is
-// back. A checkpoint that cannot be converted leaves nothing.
-Unexpected GiveUp(OpenFiles& files, const std::string& out_path, const ShatterOptions& options,
-                  Status&& status) {
-  const ErrorCode code = status.error().code();
-  if (options.resume || code == ErrorCode::kIo || code == ErrorCode::kExhausted) {
-    files.out.KeepPartial();
-    return Unexpected(Error(code, fmt::format("writing {}: {}; --resume goes on from here",
-                                              out_path, status.error().message())));
-  }
-  std::error_code ignored;
-  std::filesystem::remove(out_path + ".journal", ignored);
-  return While(fmt::format("writing {}", out_path), std::move(status));
-}
-
 }  // namespace
 
 Json ShatterReport::ToJson() const {
@@ -366,7 +352,11 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
   SMOE_TRY(CheckUnfinished(out_path, options));
   SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));
   Status converted = Convert(checkpoint, plan, options, files, progress, &report);
-  if (!converted) return GiveUp(files, out_path, options, std::move(converted));
+  if (!converted) {
+    return GiveUp(
+        out_path, out_path + ".journal", options.resume, [&] { files.out.KeepPartial(); },
+        std::move(converted));
+  }
   // The scout first: a vault under its name always has its trunk.
   if (files.scout) SMOE_TRY(files.scout->Commit());
   SMOE_TRY(files.out.Commit());
