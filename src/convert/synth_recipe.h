@@ -27,7 +27,7 @@
 namespace smoe::convert {
 
 // Which share of experts is looked at, and what they take of the selections by default.
-// Source: measured in published models of 64 to 128 experts per layer.
+// About what trained models with 64 to 128 experts a layer do.
 inline constexpr double kBusyExperts = 0.08;
 inline constexpr double kBusySelections = 0.5;
 

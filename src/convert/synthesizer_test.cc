@@ -231,6 +231,22 @@ TEST(Synthesize, ReplacesNothingUnasked) {
   EXPECT_TRUE(Make(shape, out, force));
 }
 
+TEST(Synthesize, StartsAgainOverARecordStoreThatAKillLeft) {
+  const TestFolder folder;
+  const std::string shape = SmallShape(folder);
+  SynthOptions options;
+  options.to = StoreKind::kRecords;
+  options.layers = 2;
+  fs::create_directory(folder.Path("out"));
+  WriteText(folder.Path("out/experts_00002.xpr"), "left");
+  WriteText(folder.Path("out/trunk.safetensors"), "left");
+  EXPECT_THAT(RefusalOf(shape, folder.Path("out"), options), HasSubstr("--force starts again"));
+  options.force = true;
+  ASSERT_TRUE(Make(shape, folder.Path("out"), options));
+  EXPECT_FALSE(fs::exists(folder.Path("out/experts_00002.xpr")));
+  EXPECT_TRUE(store::OpenModelFiles(folder.Path("out"), {}));
+}
+
 TEST(Synthesize, SaysWhatItNeedsWhereTheDriveIsTooSmall) {
   const TestFolder folder;
   const auto space = fs::space(folder.Path(""));

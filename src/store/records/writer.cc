@@ -98,7 +98,8 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
   if (options.resume) return Ok();
   if (const auto layers = LayerFilesOf(folder); !layers.empty()) {
     return Invalid(
-        "{}: exists, of an unfinished store; --resume goes on with it, --force starts again",
+        "{}: exists, of an unfinished store; --resume goes on with it (pack and convert), --force "
+        "starts again",
         layers.front().second.string());
   }
   for (const std::string& name : names) {
