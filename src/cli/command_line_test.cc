@@ -11,10 +11,10 @@
 #include <string>
 
 #include "cli/console.h"
+#include "cli/console_for_test.h"
 #include "cli/line_reader.h"
 #include "cli/progress_bar.h"
 #include "cli/sampling_options.h"
-#include "cli/test_console.h"
 #include "cli/token_ids.h"
 
 namespace smoe::cli {

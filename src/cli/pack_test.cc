@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/json.h"
-#include "cli/test_console.h"
+#include "cli/console_for_test.h"
 #include "convert/files_for_test.h"
 
 namespace smoe::cli {

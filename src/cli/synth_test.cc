@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
-#include "cli/test_console.h"
+#include "cli/console_for_test.h"
 #include "convert/files_for_test.h"
 #include "tensor/tensor.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "experts/expert_cache.h"
-#include "experts/test_store.h"
+#include "experts/store_for_test.h"
 #include "io/fake_read_queue.h"
 
 namespace smoe::experts {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "experts/allocation_count_for_test.h"
-#include "experts/test_store.h"
+#include "experts/store_for_test.h"
 #include "io/fake_read_queue.h"
 
 namespace smoe::experts {

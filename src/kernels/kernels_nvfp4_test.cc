@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/data_for_test.h"
 #include "kernels/feed_forward.h"
-#include "kernels/test_data.h"
 
 namespace smoe::kernels {
 namespace {

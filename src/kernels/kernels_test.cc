@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/test_data.h"
+#include "kernels/data_for_test.h"
 
 namespace smoe::kernels {
 namespace {

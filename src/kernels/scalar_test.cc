@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/data_for_test.h"
 #include "kernels/kernels.h"
-#include "kernels/test_data.h"
 
 namespace smoe::kernels {
 namespace {

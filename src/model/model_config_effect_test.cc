@@ -1,7 +1,7 @@
 // What the config and optional tensors change in the results.
 #include <cstring>
 
-#include "model/test_support.h"
+#include "model/checkpoint_model_for_test.h"
 
 namespace smoe::model {
 namespace {

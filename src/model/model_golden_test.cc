@@ -1,6 +1,6 @@
 // Whole models against what the reference library computes (../shared/reference/README.md), and
 // DeepSeek version 1 against tests/golden.
-#include "model/test_support.h"
+#include "model/checkpoint_model_for_test.h"
 
 namespace smoe::model {
 namespace {

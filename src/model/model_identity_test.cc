@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "model/test_support.h"
+#include "model/checkpoint_model_for_test.h"
 
 namespace smoe::model {
 namespace {

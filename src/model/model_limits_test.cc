@@ -1,6 +1,6 @@
 // What a step may take: rows up to the limit, and no memory.
 #include "experts/allocation_count_for_test.h"
-#include "model/test_support.h"
+#include "model/checkpoint_model_for_test.h"
 
 namespace smoe::model {
 namespace {

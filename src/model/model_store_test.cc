@@ -1,7 +1,7 @@
 // Models through the real path: store, read queue, cache of few slots, local backend.
 #include "io/fake_read_queue.h"
+#include "model/checkpoint_model_for_test.h"
 #include "model/streamed_model_for_test.h"
-#include "model/test_support.h"
 #include "store/records/record.h"
 #include "store/records/writer.h"
 

@@ -4,8 +4,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/linear_weight.h"
 #include "convert/sculptor.h"
+#include "model/checkpoint_model_for_test.h"
 #include "model/streamed_model_for_test.h"
-#include "model/test_support.h"
 
 namespace smoe::model {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "text/test_files.h"
+#include "text/files_for_test.h"
 #include "text/toy_tokenizers.h"
 
 namespace smoe::text {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/test_files.h"
+#include "text/files_for_test.h"
 #include "text/token_stream.h"
 #include "text/tokenizer.h"
 

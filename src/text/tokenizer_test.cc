@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "text/files_for_test.h"
 #include "text/rust_call.h"
-#include "text/test_files.h"
 #include "text/token_stream.h"
 #include "text/toy_tokenizers.h"
 

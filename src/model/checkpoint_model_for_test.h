@@ -1,4 +1,5 @@
-// model/test_support.h: a model on a checkpoint folder with experts computed by plain loops.
+// model/checkpoint_model_for_test.h: a model on a checkpoint folder with experts computed by plain
+// loops.
 //
 // For tests only. The experts here share nothing with the cache, the stores and the kernels: sums
 // in double, weights straight from the safetensors file by name.

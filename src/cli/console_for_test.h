@@ -1,4 +1,4 @@
-// cli/test_console.h: runs the program inside a test and keeps what it prints.
+// cli/console_for_test.h: runs the program inside a test and keeps what it prints.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// text/test_files.h: files that the tests of this folder read.
+// text/files_for_test.h: files that the tests of this folder read.
 #pragma once
 
 #include <gtest/gtest.h>

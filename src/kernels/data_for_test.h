@@ -1,4 +1,4 @@
-// kernels/test_data.h: random inputs for the tests of this folder, the same in every run.
+// kernels/data_for_test.h: random inputs for the tests of this folder, the same in every run.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// experts/test_store.h: a store of seeded random experts in a temporary file, for tests only.
+// experts/store_for_test.h: a store of seeded random experts in a temporary file, for tests only.
 #pragma once
 
 #include <fcntl.h>
