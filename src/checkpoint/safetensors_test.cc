@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "checkpoint/files_for_test.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/safetensors_writer.h"
+#include "io/aliased_buffer_for_test.h"
 
 namespace smoe::checkpoint {
 namespace {
@@ -304,30 +304,6 @@ TEST(TensorFiles, TakesShardsUpToTheLimit) {
   EXPECT_THAT(MessageOf(folder.path()), HasSubstr("1001 shards, at most 1000"));
 }
 
-// The same 2 MiB of memory, mapped again and again: a large buffer that costs little.
-class AliasedBuffer {
- public:
-  explicit AliasedBuffer(size_t size) : size_(size) {
-    const int fd = ::memfd_create("aliased", 0);
-    EXPECT_EQ(::ftruncate(fd, kPieceBytes), 0);
-    data_ = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    for (size_t at = 0; at < size; at += kPieceBytes) {
-      ::mmap(static_cast<char*>(data_) + at, std::min(kPieceBytes, size - at),
-             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    }
-    ::close(fd);
-  }
-  ~AliasedBuffer() { ::munmap(data_, size_); }
-  AliasedBuffer(const AliasedBuffer&) = delete;
-  AliasedBuffer& operator=(const AliasedBuffer&) = delete;
-  MutableBytes bytes() const { return {static_cast<std::byte*>(data_), size_}; }
-
- private:
-  static constexpr size_t kPieceBytes = 2 * kMiB;
-  size_t size_;
-  void* data_;
-};
-
 // A sparse file with one BF16 tensor of 2.5 GB and markers where 32-bit sizes break.
 TEST(E04, ReadsATensorBeyondTwoGiB) {
   const TestFolder folder;
@@ -353,7 +329,7 @@ TEST(E04, ReadsATensorBeyondTwoGiB) {
     ASSERT_TRUE(files->Read(*files->Find("e"), places[i], found));
     EXPECT_EQ(found[0], static_cast<std::byte>(i + 1));
   }
-  const AliasedBuffer whole(kTensorBytes);
+  const io::AliasedBuffer whole(kTensorBytes);
   const auto status = files->Read(*files->Find("e"), 0, whole.bytes());
   ASSERT_TRUE(status) << status.error().message();
   EXPECT_EQ(whole.bytes().back(), std::byte{4});

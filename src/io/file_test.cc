@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "io/aliased_buffer_for_test.h"
 
 namespace smoe::io {
 namespace {
@@ -132,30 +132,6 @@ TEST(IsDirectAligned, AsksForAddressSizeAndOffset) {
   EXPECT_FALSE(IsDirectAligned(bytes.first(kDirectAlignment + 512), 0));
   EXPECT_FALSE(IsDirectAligned(bytes.first(kDirectAlignment), 512));
 }
-
-// One page, mapped again and again: gigabytes of address and little memory.
-class AliasedBuffer {
- public:
-  explicit AliasedBuffer(size_t size) : size_(size) {
-    const int fd = ::memfd_create("aliased", 0);
-    EXPECT_EQ(::ftruncate(fd, kPieceBytes), 0);
-    data_ = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    for (size_t at = 0; at < size; at += kPieceBytes) {
-      ::mmap(static_cast<char*>(data_) + at, std::min(kPieceBytes, size - at),
-             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    }
-    ::close(fd);
-  }
-  ~AliasedBuffer() { ::munmap(data_, size_); }
-  AliasedBuffer(const AliasedBuffer&) = delete;
-  AliasedBuffer& operator=(const AliasedBuffer&) = delete;
-  MutableBytes bytes() const { return {static_cast<std::byte*>(data_), size_}; }
-
- private:
-  static constexpr size_t kPieceBytes = size_t{2} << 20;
-  size_t size_;
-  void* data_;
-};
 
 // The kernel moves 0x7ffff000 bytes a call at most, for /dev/null too.
 TEST(File, OneWriteGoesBeyondTwoGiB) {
