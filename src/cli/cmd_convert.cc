@@ -24,6 +24,7 @@ struct Options {
   std::string to;
   std::string bits;
   std::optional<uint32_t> group_size;
+  std::string quantiser = "mse";
   convert::ConvertOptions convert;
   bool json = false;
 };
@@ -41,6 +42,21 @@ Status ChooseFormat(Options* options) {
   }
   if (options->bits == "2") convert.bits = tensor::SmoeBits::kQ2;
   convert.group_size = options->group_size.value_or(convert.group_size);
+  return Ok();
+}
+
+// Either format has a quantiser that the other has not.
+Status ChooseQuantiser(Options* options) {
+  convert::ConvertOptions& convert = options->convert;
+  const bool is_vault = convert.to == convert::StoreKind::kVault;
+  const char* other = is_vault ? "reference" : "amax";
+  if (options->quantiser == "mse") return Ok();
+  if (options->quantiser != other) {
+    return Invalid("--quantiser {}: a {} has mse and {}", options->quantiser,
+                   is_vault ? "vault" : "record store", other);
+  }
+  convert.vault_quantiser = tensor::Quantiser::kReference;
+  convert.record_quantiser = tensor::Nvfp4Quantiser::kAmax;
   return Ok();
 }
 
@@ -94,6 +110,7 @@ void PrintSummary(const convert::ConvertReport& report, bool dry_run, Console& c
 
 Result<ExitCode> Convert(Options& options, Console& console) {
   SMOE_TRY(ChooseFormat(&options));
+  SMOE_TRY(ChooseQuantiser(&options));
   convert::ConvertOptions& convert = options.convert;
   convert.files = options.model.files;
   convert.writer = std::string("smoe ") + kVersion;
@@ -120,7 +137,7 @@ Runner DefineConvert(Arguments& arguments) {
   arguments.Choice("--bits", &options->bits, {"4", "2"}, "Bits of a vault's weight (default: 4)");
   arguments.Option("--group-size", &options->group_size, "N",
                    "Weights of a vault that share a scale: 8, 16, 32, 64 or 128 (default: 64)");
-  arguments.Choice("--quantiser", &convert.quantiser, {"mse", "reference", "amax"},
+  arguments.Choice("--quantiser", &options->quantiser, {"mse", "reference", "amax"},
                    "mse: least error (default); reference: the original converter's, for vaults; "
                    "amax: plain, for record stores");
   arguments.Option("--original", &convert.original, "FOLDER",

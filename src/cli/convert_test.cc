@@ -63,6 +63,7 @@ TEST(Convert, WrongRequestsAreNamed) {
       {{vault, out, "--bits", "2"}, "--bits: a record store has 4 bits"},
       {{vault, out, "--group-size", "32"}, "--group-size: a record store"},
       {{vault, out, "--quantiser", "reference"}, "a record store has mse and amax"},
+      {{vault, folder.Path("a.smoe"), "--quantiser", "amax"}, "a vault has mse and reference"},
       {{vault, out, "--to", "gguf"}, "--to"},
       {{vault, vault}, "which is being read"},
       {{vault, folder.Path("a.smoe"), "--group-size", "12"}, "12"},

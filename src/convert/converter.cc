@@ -9,6 +9,7 @@
 #include "base/stopwatch.h"
 #include "convert/give_up.h"
 #include "convert/journal.h"
+#include "convert/pack_plan.h"
 #include "convert/shatter_plan.h"
 #include "convert/store_target.h"
 #include "convert/stored_model.h"
@@ -25,12 +26,9 @@ namespace fs = std::filesystem;
 // Room for the origin record before its content is known.
 constexpr uint64_t kOriginBytesMax = uint64_t{64} << 10;
 
-Status CheckQuantiser(const ConvertOptions& options) {
-  const bool is_vault = options.to == StoreKind::kVault;
-  const char* other = is_vault ? "reference" : "amax";
-  if (options.quantiser == "mse" || options.quantiser == other) return Ok();
-  return Invalid("--quantiser {}: a {} has mse and {}", options.quantiser,
-                 is_vault ? "vault" : "record store", other);
+const char* ChosenQuantiser(const ConvertOptions& options) {
+  return options.to == StoreKind::kVault ? QuantiserName(options.vault_quantiser)
+                                         : QuantiserName(options.record_quantiser);
 }
 
 // OUT may be neither MODEL, nor a file that is read, nor lie in MODEL's folder.
@@ -58,7 +56,7 @@ Json IdentityOf(const StoredModel& model, const ConvertOptions& options,
                 const StoreTarget& target) {
   Json asked;
   asked.Set("format", target.format_name());
-  asked.Set("quantiser", options.quantiser);
+  asked.Set("quantiser", ChosenQuantiser(options));
   Json identity;
   identity.Set("source", model.source);
   identity.Set("options", std::move(asked));
@@ -72,15 +70,16 @@ Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
   const store::ExpertStore& source = *model.files.experts;
   const TargetModel described{
       model.files.config,         model.files.facts, source.layers(), source.hidden_size(),
-      source.intermediate_size(), source.path(),     out_path,        options.quantiser};
+      source.intermediate_size(), source.path(),     out_path};
   if (options.to == StoreKind::kVault) {
-    SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(described, options.bits, options.group_size));
+    SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(described, options.bits, options.group_size,
+                                                 options.vault_quantiser));
   } else {
     if (model.is_records) {
       return Invalid("{}: is a record store already; --to vault, or copy the folder",
                      model.files.path);
     }
-    SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(described));
+    SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(described, options.record_quantiser));
   }
   SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(model.files.trunk));
   plan.out_bytes = plan.target->expert_bytes() +
@@ -214,7 +213,7 @@ Json OriginOf(const StoredModel& model, const ConvertOptions& options,
   Json origin;
   origin.Set("writer", options.writer);
   origin.Set("converted_from", report.source_format);
-  origin.Set("quantiser", options.quantiser);
+  origin.Set("quantiser", ChosenQuantiser(options));
   origin.Set("format", report.target_format);
   origin.Set("added_errors", ErrorsJson(added));
   if (!model.origin.is_null()) origin.Set("source_origin", model.origin);
@@ -283,7 +282,6 @@ Status MeasureOriginal(const StoredModel& model, const store::ModelFiles& origin
 Result<ConvertReport> Convert(const std::string& model_path, const std::string& out_path,
                               const ConvertOptions& asked, Progress& progress) {
   const Stopwatch stopwatch;
-  SMOE_TRY(CheckQuantiser(asked));
   ConvertOptions options = asked;
   options.files.direct_io = false;
   SMOE_TRY_ASSIGN(const StoredModel model, OpenStoredModel(model_path, options.files));

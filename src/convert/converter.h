@@ -23,6 +23,7 @@
 #include "convert/store_target.h"
 #include "store/model_files.h"
 #include "tensor/quantise.h"
+#include "tensor/quantise_nvfp4.h"
 
 namespace smoe::convert {
 
@@ -30,7 +31,8 @@ struct ConvertOptions {
   StoreKind to = StoreKind::kVault;
   tensor::SmoeBits bits = tensor::SmoeBits::kQ4;  // of a vault
   uint32_t group_size = 64;                       // of a vault
-  std::string quantiser = "mse";   // or "reference" for a vault, "amax" for a record store
+  tensor::Quantiser vault_quantiser = tensor::Quantiser::kMse;
+  tensor::Nvfp4Quantiser record_quantiser = tensor::Nvfp4Quantiser::kMse;
   std::string original;            // a model with the weights before any quantisation; empty: none
   store::ModelFilesOptions files;  // where parts of MODEL are, if not in or beside it
   bool dry_run = false;            // plan and check, write nothing
@@ -62,8 +64,8 @@ struct ConvertReport {
 
 // Errors: kInvalid: MODEL is a checkpoint (shatter and pack are for those) or already what is asked
 //           for; OUT exists and force is off, is MODEL or lies in it; another process writes it; an
-//           unfinished OUT was begun from another source or with other options; a quantiser or
-//           group size that the format does not have; an original of another shape.
+//           unfinished OUT was begun from another source or with other options; a group size
+//           that a vault does not have; an original of another shape.
 //         kExhausted: not enough space, or the drive filled up: what is done stays for a resume.
 //         kCorrupt, kUnsupported, kIo as the parts. In every case nothing new is under the name
 //         OUT.

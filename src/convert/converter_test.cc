@@ -286,7 +286,8 @@ TEST(Converter, AKilledConversionResumesToTheSameBytes) {
     EXPECT_FALSE(store::OpenModelFiles(out, {}));
     options.resume = true;
     ConvertOptions other = options;
-    other.quantiser = is_vault ? "reference" : "amax";
+    other.vault_quantiser = tensor::Quantiser::kReference;
+    other.record_quantiser = tensor::Nvfp4Quantiser::kAmax;
     const auto refused = ConvertQuietly(source, out, other);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
@@ -351,8 +352,6 @@ TEST(Converter, RefusesByName) {
   WriteText(folder.Path("there.smoe"), "x");
   ConvertOptions original = ToVault(32);
   original.original = "/no/such";
-  ConvertOptions amax = ToVault(32);
-  amax.quantiser = "amax";
   ConvertOptions forced = ToVault(32);
   forced.force = true;
   ConvertOptions forced_records = ToRecords();
@@ -374,7 +373,6 @@ TEST(Converter, RefusesByName) {
       {source, records, ToRecords(), "manifest.json: exists; --force"},
       {source, folder.Path("there.smoe"), forced_records, "is a file"},
       {source, folder.Path("a.smoe"), ToVault(33), "33"},
-      {source, folder.Path("a.smoe"), amax, "--quantiser amax"},
       {source, folder.Path("a.smoe"), original, "/no/such"},
       {source, "", ToVault(32), "OUT: the name is empty"},
   };

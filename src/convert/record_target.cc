@@ -209,7 +209,8 @@ class RecordTarget final : public StoreTarget {
 
 }  // namespace
 
-Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model) {
+Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model,
+                                                      tensor::Nvfp4Quantiser quantiser) {
   records::ExpertIndex index;
   index.inter = model.intermediate_size;
   index.hidden = model.hidden_size;
@@ -226,8 +227,6 @@ Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model) 
     index.moe_layer_to_model_layer.push_back(layer.layer_index);
   }
   SMOE_TRY_ASSIGN(const records::ExpertRecordSpec spec, records::DeriveSizes(&index));
-  const auto quantiser =
-      model.quantiser == "amax" ? tensor::Nvfp4Quantiser::kAmax : tensor::Nvfp4Quantiser::kMse;
   return std::unique_ptr<StoreTarget>(
       std::make_unique<RecordTarget>(model.out_path, std::move(index), spec, quantiser));
 }

@@ -177,7 +177,7 @@ Json RecoverReport::ToJson() const {
   Json json;
   json.Set("bits", static_cast<uint32_t>(bits));
   json.Set("group_size", group_size);
-  json.Set("quantiser", quantiser == tensor::Quantiser::kReference ? "reference" : "mse");
+  json.Set("quantiser", QuantiserName(quantiser));
   json.Set("experts", expert_count);
   json.Set("table_was_lost", table_was_lost);
   json.Set("annex", has_annex);

@@ -15,10 +15,6 @@ namespace vault = store::vault;
 // Room for the origin section before its content is known.
 constexpr uint64_t kOriginBytesMax = uint64_t{64} << 10;
 
-const char* QuantiserName(tensor::Quantiser quantiser) {
-  return quantiser == tensor::Quantiser::kReference ? "reference" : "mse";
-}
-
 Json OptionsJson(const ShatterOptions& options, bool include_mtp) {
   const auto limit = [](const std::optional<uint32_t>& value) {
     return value ? Json(*value) : Json();
@@ -64,6 +60,10 @@ std::string ScoutPath(const std::string& out_path) {
 }
 
 }  // namespace
+
+const char* QuantiserName(tensor::Quantiser quantiser) {
+  return quantiser == tensor::Quantiser::kReference ? "reference" : "mse";
+}
 
 Status DescribeModel(const checkpoint::ModelConfig& config, const checkpoint::TrunkFacts& facts,
                      uint32_t hidden_size, uint32_t intermediate_size, vault::VaultSpec* spec) {

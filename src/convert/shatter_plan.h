@@ -48,4 +48,6 @@ Json OriginOf(const ShatterPlan& plan, const ShatterOptions& options, const Shat
 // Error figures by projection, as {"gate": {"rmse": ..., "error_max": ..., "snr_db": ...}, ...}.
 Json ErrorsJson(const std::array<tensor::QuantisationError, checkpoint::kProjCount>& errors);
 
+const char* QuantiserName(tensor::Quantiser quantiser);  // "mse", "reference"
+
 }  // namespace smoe::convert

@@ -19,6 +19,7 @@
 #include "convert/random_weights.h"
 #include "store/expert_store.h"
 #include "tensor/quantise.h"
+#include "tensor/quantise_nvfp4.h"
 #include "tensor/weights.h"
 
 namespace smoe::convert {
@@ -89,16 +90,15 @@ struct TargetModel {
   uint32_t intermediate_size = 0;
   std::string source_path;  // for messages
   std::string out_path;
-  std::string quantiser;  // "mse", or the other one of the format
 };
 
-// quantiser "mse" or "reference".
 // Errors: kInvalid for a bad group size; kUnsupported for what an arch block cannot hold.
 Result<std::unique_ptr<StoreTarget>> MakeVaultTarget(const TargetModel& model,
-                                                     tensor::SmoeBits bits, uint32_t group_size);
-// quantiser "mse" or "amax".
+                                                     tensor::SmoeBits bits, uint32_t group_size,
+                                                     tensor::Quantiser quantiser);
 // Errors: kUnsupported for layers with different numbers of experts; kInvalid for dims that are no
 //         multiples of 16.
-Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model);
+Result<std::unique_ptr<StoreTarget>> MakeRecordTarget(const TargetModel& model,
+                                                      tensor::Nvfp4Quantiser quantiser);
 
 }  // namespace smoe::convert

@@ -52,13 +52,13 @@ Result<Plan> MakePlan(const std::string& shape, const std::string& out_path,
   SMOE_TRY_ASSIGN(plan.trunk, PlanSynthTrunk(config, plan.recipe, options.seed));
   const checkpoint::TrunkFacts facts = FactsOf(config);
   const std::vector<store::StoreLayer> layers = LayersOf(config);
-  const TargetModel model{
-      config, facts,    layers, config.hidden_size, config.moe_intermediate_size,
-      shape,  out_path, "mse"};
+  const TargetModel model{config, facts,   layers, config.hidden_size, config.moe_intermediate_size,
+                          shape,  out_path};
   if (options.to == StoreKind::kVault) {
-    SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(model, options.bits, options.group_size));
+    SMOE_TRY_ASSIGN(plan.target, MakeVaultTarget(model, options.bits, options.group_size,
+                                                 tensor::Quantiser::kMse));
   } else {
-    SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(model));
+    SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(model, tensor::Nvfp4Quantiser::kMse));
   }
   plan.out_bytes = plan.target->expert_bytes() +
                    plan.target->file_bytes(plan.trunk.layout.total_bytes) +

@@ -190,7 +190,8 @@ class VaultTarget final : public StoreTarget {
 }  // namespace
 
 Result<std::unique_ptr<StoreTarget>> MakeVaultTarget(const TargetModel& model,
-                                                     tensor::SmoeBits bits, uint32_t group_size) {
+                                                     tensor::SmoeBits bits, uint32_t group_size,
+                                                     tensor::Quantiser quantiser) {
   SMOE_TRY(tensor::CheckGroupSize(group_size));
   vault::VaultSpec spec;
   SMOE_TRY(
@@ -204,8 +205,6 @@ Result<std::unique_ptr<StoreTarget>> MakeVaultTarget(const TargetModel& model,
     spec.max_experts_per_layer = std::max(spec.max_experts_per_layer, layer.expert_count);
   }
   SMOE_TRY_ASSIGN(vault::VaultPlan plan, vault::VaultPlan::Create(std::move(spec)));
-  const auto quantiser =
-      model.quantiser == "reference" ? tensor::Quantiser::kReference : tensor::Quantiser::kMse;
   return std::unique_ptr<StoreTarget>(
       std::make_unique<VaultTarget>(model.out_path, std::move(plan), quantiser));
 }
