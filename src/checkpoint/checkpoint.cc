@@ -30,7 +30,8 @@ Result<std::optional<std::string>> ReadChatTemplate(const fs::path& folder) {
   SMOE_TRY_ASSIGN(const Json json, Json::Parse(*text, path.string()));
   const Json* found = json.Find("chat_template");
   if (found == nullptr || found->AsString() == nullptr) {
-    return Corrupt("{}: chat_template: want a string", path.string());
+    return Corrupt("{}: chat_template: expected a string, found {}", path.string(),
+                   found == nullptr ? "none" : found->type_name());
   }
   return std::optional<std::string>(*found->AsString());
 }

@@ -26,7 +26,7 @@ std::string JsonText(const Json& value) {
 ConfigReader::ConfigReader(const Json& config, std::string path)
     : root_(config), text_(config.Find("text_config")), path_(std::move(path)) {
   if (text_ != nullptr && !text_->is_object()) {
-    Refuse(Invalid("{}: text_config: {}, want an object", path_, JsonText(*text_)));
+    Refuse(Invalid("{}: text_config: {}, expected an object", path_, JsonText(*text_)));
     text_ = nullptr;
   }
 }
@@ -64,12 +64,12 @@ uint32_t ConfigReader::Size(Keys keys, uint32_t max, std::optional<uint32_t> fal
   const char* name = *keys.begin();
   const Json* value = FindAlias(keys, &name);
   if (value == nullptr) {
-    if (!fallback) Refuse(Invalid("{}: {}: missing, want 1 to {}", path_, name, max));
+    if (!fallback) Refuse(Invalid("{}: {}: missing, expected 1 to {}", path_, name, max));
     return fallback.value_or(0);
   }
   const auto number = value->AsUint();
   if (!number || *number == 0 || *number > max) {
-    Refuse(Invalid("{}: {}: {}, want 1 to {}", path_, name, JsonText(*value), max));
+    Refuse(Invalid("{}: {}: {}, expected 1 to {}", path_, name, JsonText(*value), max));
     return fallback.value_or(0);
   }
   return static_cast<uint32_t>(*number);
@@ -85,7 +85,7 @@ uint64_t ConfigReader::LargeCount(Keys keys, uint64_t max, uint64_t fallback) {
   if (value == nullptr) return fallback;
   const auto number = value->AsUint();
   if (!number || *number > max) {
-    Refuse(Invalid("{}: {}: {}, want 0 to {}", path_, name, JsonText(*value), max));
+    Refuse(Invalid("{}: {}: {}, expected 0 to {}", path_, name, JsonText(*value), max));
     return fallback;
   }
   return *number;
@@ -96,7 +96,7 @@ double ConfigReader::Positive(std::string_view key, double fallback) {
   if (value == nullptr) return fallback;
   const auto number = value->AsDouble();
   if (!number || !std::isfinite(*number) || *number <= 0) {
-    Refuse(Invalid("{}: {}: {}, want a number above 0", path_, key, JsonText(*value)));
+    Refuse(Invalid("{}: {}: {}, expected a number above 0", path_, key, JsonText(*value)));
     return fallback;
   }
   return *number;
@@ -106,7 +106,7 @@ bool ConfigReader::Flag(std::string_view key, bool fallback) {
   const Json* value = Find(key);
   if (value == nullptr) return fallback;
   const auto flag = value->AsBool();
-  if (!flag) Refuse(Invalid("{}: {}: {}, want true or false", path_, key, JsonText(*value)));
+  if (!flag) Refuse(Invalid("{}: {}: {}, expected true or false", path_, key, JsonText(*value)));
   return flag.value_or(fallback);
 }
 
@@ -114,7 +114,7 @@ std::string ConfigReader::Text(std::string_view key, const char* fallback) {
   const Json* value = Find(key);
   if (value == nullptr) return fallback;
   if (value->AsString() == nullptr) {
-    Refuse(Invalid("{}: {}: {}, want a string", path_, key, JsonText(*value)));
+    Refuse(Invalid("{}: {}: {}, expected a string", path_, key, JsonText(*value)));
     return fallback;
   }
   return *value->AsString();

@@ -106,8 +106,8 @@ class ExpertLayoutBuilder {
     if (!group->element_suffix) group->element_suffix = parsed->suffix;
     const TensorInfo*& place = group->parts[index][static_cast<size_t>(parsed->part)];
     if (place != nullptr || *group->element_suffix != parsed->suffix) {
-      return Corrupt("tensor {}: layer {} has the same experts as {}: want one of the two", name,
-                     layer_index, group->first_name);
+      return Corrupt("tensor {}: layer {} has the same experts as {}: expected one of the two",
+                     name, layer_index, group->first_name);
     }
     place = &info;
     return Ok();
@@ -147,7 +147,7 @@ class ExpertLayoutBuilder {
 
   Status FinishLayer(uint32_t layer_index, const std::vector<Group>& groups) {
     if (groups.size() > 1) {
-      return Corrupt("layer {}: experts are there twice, as {} and as {}: want one of the two",
+      return Corrupt("layer {}: experts are there twice, as {} and as {}: expected one of the two",
                      layer_index, groups[0].first_name, groups[1].first_name);
     }
     const Group& group = groups[0];
@@ -195,7 +195,7 @@ class ExpertLayoutBuilder {
     if (suffix == "_blocks") {
       // [..., rows, cols / 32, 16] bytes of two elements each.
       if (info.dtype != DType::kU8 || shape.size() != rank + 1 || shape.back() != 16) {
-        return Corrupt("tensor {}: {} {}, want U8 [..., rows, blocks, 16]", name,
+        return Corrupt("tensor {}: {} {}, expected U8 [..., rows, blocks, 16]", name,
                        tensor::DTypeName(info.dtype), tensor::ShapeText(shape));
       }
       shape.pop_back();
@@ -214,8 +214,8 @@ class ExpertLayoutBuilder {
           name, tensor::DTypeName(info.dtype));
     }
     if (shape.size() != rank) {
-      return Corrupt("tensor {}: shape {}, want {} dimensions", name, tensor::ShapeText(info.shape),
-                     rank);
+      return Corrupt("tensor {}: shape {}, expected {} dimensions", name,
+                     tensor::ShapeText(info.shape), rank);
     }
     const Extent extent{shape[rank - 2], shape[rank - 1]};
     if (encoding == ExpertEncoding::kFp8Block) SMOE_TRY(CheckFp8Scales(name, extent, rank));
@@ -258,8 +258,9 @@ class ExpertLayoutBuilder {
     Shape wanted = elements;
     wanted.back() /= 32;
     if (tensor::DTypeBytes(scales->dtype) != 1 || scales->shape != wanted) {
-      return Corrupt("tensor {}: {} {}, want U8 {}", scales_name, tensor::DTypeName(scales->dtype),
-                     tensor::ShapeText(scales->shape), tensor::ShapeText(wanted));
+      return Corrupt("tensor {}: {} {}, expected U8 {}", scales_name,
+                     tensor::DTypeName(scales->dtype), tensor::ShapeText(scales->shape),
+                     tensor::ShapeText(wanted));
     }
     return Ok();
   }
@@ -272,7 +273,7 @@ class ExpertLayoutBuilder {
     const Shape wanted = {CeilDiv(extent.rows, config_.fp8_block_rows),
                           CeilDiv(extent.cols, config_.fp8_block_cols)};
     if (!tensor::IsFloat(scales->dtype) || scales->shape != wanted) {
-      return Corrupt("tensor {}: {} {}, want F32 {} for blocks of {} x {}", scales_name,
+      return Corrupt("tensor {}: {} {}, expected F32 {} for blocks of {} x {}", scales_name,
                      tensor::DTypeName(scales->dtype), tensor::ShapeText(scales->shape),
                      tensor::ShapeText(wanted), config_.fp8_block_rows, config_.fp8_block_cols);
     }
@@ -329,7 +330,7 @@ class ExpertLayoutBuilder {
         group.part(0, ExpertPart::kGate) != nullptr || group.part(0, ExpertPart::kUp) != nullptr;
     source->is_split = is_apart;
     if (both != nullptr && is_apart) {
-      return Corrupt("{}: gate and up are there together and apart: want one of the two",
+      return Corrupt("{}: gate and up are there together and apart: expected one of the two",
                      group.stem);
     }
     const ExpertPart gate_part = source->is_split ? ExpertPart::kGate : ExpertPart::kGateUp;
@@ -351,8 +352,8 @@ class ExpertLayoutBuilder {
       count = info->shape[0];
     }
     if (count == 0 || count > kExpertCountMax) {
-      return Corrupt("tensor {}: {} experts, want 1 to {}", group.TensorName(0, gate_part), count,
-                     kExpertCountMax);
+      return Corrupt("tensor {}: {} experts, expected 1 to {}", group.TensorName(0, gate_part),
+                     count, kExpertCountMax);
     }
     *expert_count = static_cast<uint32_t>(count);
     source->is_interleaved = !source->is_split && (config_.family == Family::kGptOss ||
@@ -381,7 +382,7 @@ class ExpertLayoutBuilder {
     Extent single = Oriented(gate, source->is_transposed);
     if (!source->is_split) {
       if (single.rows % 2 != 0) {
-        return Corrupt("tensor {}: {} rows for gate and up together, want an even number",
+        return Corrupt("tensor {}: {} rows for gate and up together, expected an even number",
                        group.TensorName(0, part), single.rows);
       }
       single.rows /= 2;

@@ -37,7 +37,7 @@ class Finder {
     const NamedTensor weight = Get(kWeight);
     const NamedTensor packed = Get(kPacked);
     if (weight.info != nullptr && packed.info != nullptr) {
-      return Corrupt("tensor {}: {} is there too: names of both NVFP4 kinds, want one",
+      return Corrupt("tensor {}: {} is there too: names of both NVFP4 kinds, expected one",
                      *packed.name, *weight.name);
     }
     if (packed.info != nullptr) return FindNvfp4(packed, kGlobalScale, kScale2);
@@ -48,7 +48,7 @@ class Finder {
     found.codes = weight;
     found.shape = weight.info->shape;
     if (tensor::IsFloat(weight.info->dtype)) return found;
-    return Unsupported("tensor {}: elements of type {}, want floats, F8_E4M3 or NVFP4",
+    return Unsupported("tensor {}: elements of type {}, expected floats, F8_E4M3 or NVFP4",
                        *weight.name, tensor::DTypeName(weight.info->dtype));
   }
 
@@ -65,7 +65,7 @@ class Finder {
 
   Status CheckMatrix(const NamedTensor& codes) const {
     if (codes.info->shape.size() == 2) return Ok();
-    return Corrupt("tensor {}: shape {}, want two dimensions", *codes.name,
+    return Corrupt("tensor {}: shape {}, expected two dimensions", *codes.name,
                    tensor::ShapeText(codes.info->shape));
   }
 
@@ -85,7 +85,7 @@ class Finder {
     found.block_cols = kGroup;
     SMOE_TRY(CheckMatrix(codes));
     if (codes.info->dtype != DType::kU8) {
-      return Corrupt("tensor {}: elements of type {}, want U8, two codes each", *codes.name,
+      return Corrupt("tensor {}: elements of type {}, expected U8, two codes each", *codes.name,
                      tensor::DTypeName(codes.info->dtype));
     }
     if (const NamedTensor other = Get(other_global); other.info != nullptr) {
@@ -97,20 +97,20 @@ class Finder {
     const uint64_t code_bytes = codes.info->shape[1];
     found.shape = {codes.info->shape[0], code_bytes * 2};
     if (found.shape[1] % kGroup != 0) {
-      return Corrupt("tensor {}: {} columns, want a multiple of {}", *codes.name, found.shape[1],
-                     kGroup);
+      return Corrupt("tensor {}: {} columns, expected a multiple of {}", *codes.name,
+                     found.shape[1], kGroup);
     }
     const Shape wanted = {found.shape[0], found.shape[1] / kGroup};
     const TensorInfo& scales = *found.scales.info;
     if (scales.dtype != DType::kF8E4M3 || scales.shape != wanted) {
-      return Corrupt("tensor {}: {} {}, want F8_E4M3 {}, one for {} columns of {}",
+      return Corrupt("tensor {}: {} {}, expected F8_E4M3 {}, one for {} columns of {}",
                      *found.scales.name, tensor::DTypeName(scales.dtype),
                      tensor::ShapeText(scales.shape), tensor::ShapeText(wanted), kGroup,
                      *codes.name);
     }
     const TensorInfo& one = *found.global_scale.info;
     if (one.dtype == DType::kF32 && one.size == sizeof(float)) return found;
-    return Corrupt("tensor {}: {} {}, want one F32", *found.global_scale.name,
+    return Corrupt("tensor {}: {} {}, expected one F32", *found.global_scale.name,
                    tensor::DTypeName(one.dtype), tensor::ShapeText(one.shape));
   }
 
@@ -138,12 +138,13 @@ class Finder {
     } else if (scales.shape == Shape{rows} || scales.shape == Shape{rows, 1}) {
       found.block_cols = std::max<uint64_t>(cols, 1);
     } else {
-      return Corrupt("tensor {}: shape {}, want one number, {} rows or {} for blocks of {} x {}",
-                     *found.scales.name, tensor::ShapeText(scales.shape), rows,
-                     tensor::ShapeText(blocks), config_.fp8_block_rows, config_.fp8_block_cols);
+      return Corrupt(
+          "tensor {}: shape {}, expected one number, {} rows or {} for blocks of {} x {}",
+          *found.scales.name, tensor::ShapeText(scales.shape), rows, tensor::ShapeText(blocks),
+          config_.fp8_block_rows, config_.fp8_block_cols);
     }
     if (tensor::IsFloat(scales.dtype)) return found;
-    return Corrupt("tensor {}: elements of type {}, want floats", *found.scales.name,
+    return Corrupt("tensor {}: elements of type {}, expected floats", *found.scales.name,
                    tensor::DTypeName(scales.dtype));
   }
 
@@ -158,8 +159,8 @@ Result<float> ReadGlobalScale(const TensorFiles& files, const LinearWeight& weig
   SMOE_TRY(files.Read(*weight.global_scale.info, 0, std::as_writable_bytes(std::span(&stored, 1))));
   const float scale = weight.global_is_inverse ? 1.0F / stored : stored;
   if (std::isfinite(stored) && stored > 0 && std::isfinite(scale) && scale > 0) return scale;
-  return Corrupt("tensor {}: {}, want a finite number above 0{}", *weight.global_scale.name, stored,
-                 weight.global_is_inverse ? " whose inverse is one too" : "");
+  return Corrupt("tensor {}: {}, expected a finite number above 0{}", *weight.global_scale.name,
+                 stored, weight.global_is_inverse ? " whose inverse is one too" : "");
 }
 
 std::array<float, 256> MakeE4M3Table() {
@@ -203,7 +204,7 @@ Status ReadScales(const TensorFiles& files, const LinearWeight& weight, Rows* ro
   for (size_t i = 0; i < rows->scales.size(); ++i) {
     const float scale = rows->scales[i];
     if (std::isfinite(scale) && scale >= 0) continue;
-    return Corrupt("tensor {}: element {} is {}, want a finite scale that is not below 0",
+    return Corrupt("tensor {}: element {} is {}, expected a finite scale that is not below 0",
                    *weight.scales.name, first + i, scale);
   }
   return Ok();

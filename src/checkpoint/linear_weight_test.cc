@@ -152,9 +152,10 @@ TEST(LinearWeight, Fp8IsScaledByBlockRowOrMatrix) {
   EXPECT_EQ(Values(matrix, 1, 10), std::vector<float>(10, 3));
   matrix.tensors[1].shape = {1, 2};
   matrix.tensors[1].data = F32Data({6, 6});
-  EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_scale: shape [1, 2], want one number, 3 rows or [2, 2] for blocks of "
-            "2 x 4");
+  EXPECT_EQ(
+      matrix.Error(),
+      "tensor m.weight_scale: shape [1, 2], expected one number, 3 rows or [2, 2] for blocks of "
+      "2 x 4");
   matrix.Remove("m.weight_scale");
   EXPECT_EQ(matrix.Error(), "tensor m.weight_scale_inv: missing, F8_E4M3 m.weight needs it");
 }
@@ -168,7 +169,8 @@ TEST(LinearWeight, FloatsAreLeftAlone) {
   EXPECT_EQ(found->kind, LinearKind::kFloat);
   EXPECT_EQ(found->shape, (Shape{2, 2}));
   matrix.tensors = {{"m.weight", DType::kI32, {1}, F32Data({1})}};
-  EXPECT_EQ(matrix.Error(), "tensor m.weight: elements of type I32, want floats, F8_E4M3 or NVFP4");
+  EXPECT_EQ(matrix.Error(),
+            "tensor m.weight: elements of type I32, expected floats, F8_E4M3 or NVFP4");
   matrix.tensors = {{"n.weight", DType::kF32, {1}, F32Data({1})}};
   EXPECT_EQ(matrix.Error(), "tensor m.weight: missing");
 }
@@ -193,31 +195,33 @@ TEST(LinearWeight, WrongShapesAndTypesAreNamed) {
   FillModelOpt(1, &matrix);
   matrix.Find("m.weight_scale").shape = {4, 1};
   EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_scale: F8_E4M3 [4, 1], want F8_E4M3 [2, 2], one for 16 columns of "
+            "tensor m.weight_scale: F8_E4M3 [4, 1], expected F8_E4M3 [2, 2], one for 16 columns of "
             "m.weight");
   matrix.Find("m.weight_scale") = {"m.weight_scale", DType::kU8, {2, 2}, Scales()};
   EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_scale: U8 [2, 2], want F8_E4M3 [2, 2], one for 16 columns of "
+            "tensor m.weight_scale: U8 [2, 2], expected F8_E4M3 [2, 2], one for 16 columns of "
             "m.weight");
   FillModelOpt(1, &matrix);
   matrix.Find("m.weight").shape = {4, 8, 1};
-  EXPECT_EQ(matrix.Error(), "tensor m.weight: shape [4, 8, 1], want two dimensions");
+  EXPECT_EQ(matrix.Error(), "tensor m.weight: shape [4, 8, 1], expected two dimensions");
   matrix.Find("m.weight").shape = {8, 4};
-  EXPECT_EQ(matrix.Error(), "tensor m.weight: 8 columns, want a multiple of 16");
+  EXPECT_EQ(matrix.Error(), "tensor m.weight: 8 columns, expected a multiple of 16");
   FillModelOpt(1, &matrix);
   matrix.Find("m.weight_scale_2") = {"m.weight_scale_2", DType::kF32, {2}, F32Data({1, 1})};
-  EXPECT_EQ(matrix.Error(), "tensor m.weight_scale_2: F32 [2], want one F32");
+  EXPECT_EQ(matrix.Error(), "tensor m.weight_scale_2: F32 [2], expected one F32");
   FillCompressed(1, &matrix);
   matrix.Find("m.weight_packed").dtype = DType::kI8;
-  EXPECT_EQ(matrix.Error(), "tensor m.weight_packed: elements of type I8, want U8, two codes each");
+  EXPECT_EQ(matrix.Error(),
+            "tensor m.weight_packed: elements of type I8, expected U8, two codes each");
 }
 
 TEST(LinearWeight, NamesOfBothKindsAreRefused) {
   Matrix matrix;
   FillModelOpt(1, &matrix);
   matrix.tensors.push_back({"m.weight_packed", DType::kU8, {2, 16}, Codes()});
-  EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_packed: m.weight is there too: names of both NVFP4 kinds, want one");
+  EXPECT_EQ(
+      matrix.Error(),
+      "tensor m.weight_packed: m.weight is there too: names of both NVFP4 kinds, expected one");
   FillModelOpt(1, &matrix);
   matrix.Find("m.weight_scale_2").name = "m.weight_global_scale";
   EXPECT_EQ(matrix.Error(),
@@ -235,22 +239,23 @@ TEST(LinearWeight, ScalesThatAreNoNumbersAreNamed) {
   FillModelOpt(1, &matrix);
   matrix.Find("m.weight_scale").data[3] = kNan;
   EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_scale: element 3 is nan, want a finite scale that is not below 0");
+            "tensor m.weight_scale: element 3 is nan, expected a finite scale that is not below 0");
   matrix.Find("m.weight_scale").data[3] = static_cast<char>(kOne | 0x80);
   EXPECT_EQ(matrix.Error(),
-            "tensor m.weight_scale: element 3 is -1, want a finite scale that is not below 0");
+            "tensor m.weight_scale: element 3 is -1, expected a finite scale that is not below 0");
   for (const float scale : {0.0F, -1.0F, INFINITY, NAN}) {
     FillModelOpt(scale, &matrix);
     EXPECT_EQ(matrix.Error(),
-              fmt::format("tensor m.weight_scale_2: {}, want a finite number above 0", scale));
+              fmt::format("tensor m.weight_scale_2: {}, expected a finite number above 0", scale));
   }
   // 1e-39 is a number, its inverse is not one of f32.
   for (const float scale : {0.0F, 1e-39F}) {
     FillCompressed(scale, &matrix);
-    EXPECT_EQ(matrix.Error(),
-              fmt::format("tensor m.weight_global_scale: {}, want a finite number above 0 whose "
-                          "inverse is one too",
-                          scale));
+    EXPECT_EQ(
+        matrix.Error(),
+        fmt::format("tensor m.weight_global_scale: {}, expected a finite number above 0 whose "
+                    "inverse is one too",
+                    scale));
   }
 }
 

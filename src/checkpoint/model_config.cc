@@ -37,8 +37,9 @@ void ReadHeads(ConfigReader& reader, const FamilyDefaults& defaults, ModelConfig
   config->num_key_value_heads = reader.Size({"num_key_value_heads"}, kHeadCountMax, kv_heads);
   if (!reader.ok()) return;
   if (config->num_attention_heads % config->num_key_value_heads != 0) {
-    reader.Refuse(Invalid("{}: num_key_value_heads: {}, want a divisor of num_attention_heads {}",
-                          reader.path(), config->num_key_value_heads, config->num_attention_heads));
+    reader.Refuse(
+        Invalid("{}: num_key_value_heads: {}, expected a divisor of num_attention_heads {}",
+                reader.path(), config->num_key_value_heads, config->num_attention_heads));
   }
   config->head_dim = reader.Count({"head_dim"}, kHeadDimMax, defaults.head_dim);
   if (config->head_dim != 0) return;
@@ -71,7 +72,8 @@ void ReadTokens(ConfigReader& reader, ModelConfig* config) {
   const auto one = [&](const char* key, const Json& value) {
     const auto id = value.AsUint();
     if (!id || *id > UINT32_MAX) {
-      reader.Refuse(Invalid("{}: {}: {}, want a token id", reader.path(), key, JsonText(value)));
+      reader.Refuse(
+          Invalid("{}: {}: {}, expected a token id", reader.path(), key, JsonText(value)));
       return uint32_t{0};
     }
     return static_cast<uint32_t>(*id);
@@ -86,7 +88,7 @@ void ReadTokens(ConfigReader& reader, ModelConfig* config) {
     return;
   }
   if (eos->AsArray()->size() > kEosCountMax) {
-    reader.Refuse(Invalid("{}: eos_token_id: {} ids, want at most {}", reader.path(),
+    reader.Refuse(Invalid("{}: eos_token_id: {} ids, expected at most {}", reader.path(),
                           eos->AsArray()->size(), kEosCountMax));
     return;
   }
@@ -108,7 +110,7 @@ void ReadQuantisation(ConfigReader& reader, ModelConfig* config) {
     if (value && *value >= 1 && *value <= kIntermediateSizeMax) {
       return static_cast<uint32_t>(*value);
     }
-    reader.Refuse(Invalid("{}: quantization_config.weight_block_size: {}, want two sizes",
+    reader.Refuse(Invalid("{}: quantization_config.weight_block_size: {}, expected two sizes",
                           reader.path(), JsonText(*block)));
     return uint32_t{1};
   };
@@ -133,7 +135,7 @@ RopeConfig DefaultRope(const FamilyRow& row) {
 }  // namespace
 
 Result<ModelConfig> ParseModelConfig(const Json& json, const std::string& path) {
-  if (!json.is_object()) return Invalid("{}: {}, want an object", path, JsonText(json));
+  if (!json.is_object()) return Invalid("{}: {}, expected an object", path, JsonText(json));
   ConfigReader reader(json, path);
   ModelConfig config;
   const FamilyRow& row = ReadFamily(reader, &config);
@@ -142,7 +144,7 @@ Result<ModelConfig> ParseModelConfig(const Json& json, const std::string& path) 
   SMOE_TRY(reader.status());  // the rest divides by these
   row.parse(reader, &config);
   if (config.num_experts > 0 && config.num_experts_per_tok > config.num_experts) {
-    reader.Refuse(Invalid("{}: num_experts_per_tok: {}, want at most the {} experts", path,
+    reader.Refuse(Invalid("{}: num_experts_per_tok: {}, expected at most the {} experts", path,
                           config.num_experts_per_tok, config.num_experts));
   }
   ReadRope(reader, DefaultRope(row), &config);

@@ -27,7 +27,7 @@ void ReadExperts(ConfigReader& reader, ConfigReader::Keys count_keys, ConfigRead
   bool is_there = false;
   for (const char* key : count_keys) is_there = is_there || reader.Find(key) != nullptr;
   if (!is_there) {
-    reader.Refuse(Invalid("{}: {}: missing, want 0 to {}", reader.path(), *count_keys.begin(),
+    reader.Refuse(Invalid("{}: {}: missing, expected 0 to {}", reader.path(), *count_keys.begin(),
                           kExpertCountMax));
   }
   config->num_experts = reader.Count(count_keys, kExpertCountMax, 0);
@@ -49,8 +49,8 @@ void ReadSingleWidth(ConfigReader& reader, ModelConfig* config) {
 
 void SetSharedWidth(ConfigReader& reader, uint64_t width, ModelConfig* config) {
   if (width > kIntermediateSizeMax) {
-    reader.Refuse(Invalid("{}: shared experts: {} wide together, want at most {}", reader.path(),
-                          width, kIntermediateSizeMax));
+    reader.Refuse(Invalid("{}: shared experts: {} wide together, expected at most {}",
+                          reader.path(), width, kIntermediateSizeMax));
     return;
   }
   config->shared_expert_intermediate_size = static_cast<uint32_t>(width);
@@ -81,14 +81,14 @@ void ReadSparseStep(ConfigReader& reader, ModelConfig* config) {
   std::vector<uint64_t> dense;
   if (const Json* list = reader.Find("mlp_only_layers")) {
     if (!list->is_array()) {
-      reader.Refuse(Invalid("{}: mlp_only_layers: {}, want a list of layers", reader.path(),
+      reader.Refuse(Invalid("{}: mlp_only_layers: {}, expected a list of layers", reader.path(),
                             JsonText(*list)));
       return;
     }
     for (const Json& element : *list->AsArray()) {
       const auto layer = element.AsUint();
       if (!layer || *layer >= config->num_hidden_layers) {
-        reader.Refuse(Invalid("{}: mlp_only_layers: {}, want layers below {}", reader.path(),
+        reader.Refuse(Invalid("{}: mlp_only_layers: {}, expected layers below {}", reader.path(),
                               JsonText(element), config->num_hidden_layers));
         return;
       }
@@ -114,7 +114,7 @@ void ReadGroups(ConfigReader& reader, uint32_t groups, uint32_t top_groups, Mode
   config->topk_group = reader.Size({"topk_group"}, kExpertCountMax, top_groups);
   if (config->topk_group > config->n_group || config->num_experts % config->n_group != 0) {
     reader.Refuse(
-        Invalid("{}: n_group {}, topk_group {}: want groups that divide {} experts, and "
+        Invalid("{}: n_group {}, topk_group {}: expected groups that divide {} experts, and "
                 "no more chosen than there are",
                 reader.path(), config->n_group, config->topk_group, config->num_experts));
   }
@@ -132,7 +132,8 @@ void ReadScoring(ConfigReader& reader, ScoringFunction family, ModelConfig* conf
   } else if (name == "sigmoid" || name == "noaux_tc") {  // dots1 names the method here
     found = ScoringFunction::kSigmoid;
   } else {
-    reader.Refuse(Invalid("{}: scoring_func: {}, want softmax or sigmoid", reader.path(), name));
+    reader.Refuse(
+        Invalid("{}: scoring_func: {}, expected softmax or sigmoid", reader.path(), name));
   }
   if (found != family && config->family != Family::kDeepseek &&
       config->family != Family::kUnknown) {
@@ -162,11 +163,11 @@ void SetSliding(ConfigReader& reader, uint64_t window, Rule rule, ModelConfig* c
   std::vector<bool> sliding;
   const Json* types = reader.Find("layer_types");
   if (types != nullptr && !types->is_array()) {
-    reader.Refuse(Invalid("{}: layer_types: {}, want a list", reader.path(), JsonText(*types)));
+    reader.Refuse(Invalid("{}: layer_types: {}, expected a list", reader.path(), JsonText(*types)));
     return;
   }
   if (types != nullptr && types->AsArray()->size() != config->num_hidden_layers) {
-    reader.Refuse(Invalid("{}: layer_types: {} entries, want {} as num_hidden_layers",
+    reader.Refuse(Invalid("{}: layer_types: {} entries, expected {} as num_hidden_layers",
                           reader.path(), types->AsArray()->size(), config->num_hidden_layers));
     return;
   }
@@ -179,7 +180,7 @@ void SetSliding(ConfigReader& reader, uint64_t window, Rule rule, ModelConfig* c
     if (type == nullptr || (*type != "full_attention" && *type != "sliding_attention" &&
                             *type != "linear_attention")) {
       reader.Refuse(
-          Invalid("{}: layer_types: {}, want full_attention, sliding_attention or "
+          Invalid("{}: layer_types: {}, expected full_attention, sliding_attention or "
                   "linear_attention",
                   reader.path(), JsonText((*types->AsArray())[i])));
       return;
@@ -254,8 +255,8 @@ void ParseDeepseekV2(ConfigReader& reader, ModelConfig* config) {
   if (method == "group_limited_greedy") {
     ReadGroups(reader, 1, 1, config);
   } else if (method != "greedy") {
-    reader.Refuse(
-        Invalid("{}: topk_method: {}, want greedy or group_limited_greedy", reader.path(), method));
+    reader.Refuse(Invalid("{}: topk_method: {}, expected greedy or group_limited_greedy",
+                          reader.path(), method));
   }
 }
 

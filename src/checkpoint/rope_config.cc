@@ -25,7 +25,8 @@ const Json* FindParameters(ConfigReader& reader, const char** name) {
     const Json* value = reader.Find(key);
     if (value == nullptr) continue;
     if (!value->is_object()) {
-      reader.Refuse(Invalid("{}: {}: {}, want an object", reader.path(), key, JsonText(*value)));
+      reader.Refuse(
+          Invalid("{}: {}: {}, expected an object", reader.path(), key, JsonText(*value)));
       continue;
     }
     if (value->AsObject()->empty()) continue;
@@ -52,8 +53,8 @@ class RopeReader {
     if (value == nullptr) return std::nullopt;
     const auto number = value->AsDouble();
     if (number && std::isfinite(*number) && *number >= 0) return number;
-    reader_.Refuse(Invalid("{}: {}.{}: {}, want a number of at least 0", reader_.path(), name_, key,
-                           JsonText(*value)));
+    reader_.Refuse(Invalid("{}: {}.{}: {}, expected a number of at least 0", reader_.path(), name_,
+                           key, JsonText(*value)));
     return std::nullopt;
   }
 
@@ -61,7 +62,7 @@ class RopeReader {
     const Json* value = parameters_ == nullptr ? nullptr : parameters_->Find(key);
     if (value == nullptr) return fallback;
     if (!value->AsBool()) {
-      reader_.Refuse(Invalid("{}: {}.{}: {}, want true or false", reader_.path(), name_, key,
+      reader_.Refuse(Invalid("{}: {}.{}: {}, expected true or false", reader_.path(), name_, key,
                              JsonText(*value)));
     }
     return value->AsBool().value_or(fallback);
@@ -75,7 +76,7 @@ class RopeReader {
       if (value->AsString() != nullptr && *value->AsString() == row.name) return row.type;
     }
     reader_.Refuse(
-        Invalid("{}: {}: rope type {}, want default, yarn, linear, dynamic, llama3 or "
+        Invalid("{}: {}: rope type {}, expected default, yarn, linear, dynamic, llama3 or "
                 "longrope",
                 reader_.path(), name_, JsonText(*value)));
     return RopeType::kDefault;
@@ -99,8 +100,8 @@ void ReadYarn(const RopeReader& parameters, ConfigReader& reader, const ModelCon
   constexpr const char* kOriginal = "original_max_position_embeddings";
   const double original = reader.Positive(kOriginal, or_default(kOriginal, positions));
   if (!(original >= 1) || original > static_cast<double>(kPositionCountMax)) {
-    reader.Refuse(
-        Invalid("{}: {}: {}, want 1 to {}", reader.path(), kOriginal, original, kPositionCountMax));
+    reader.Refuse(Invalid("{}: {}: {}, expected 1 to {}", reader.path(), kOriginal, original,
+                          kPositionCountMax));
     return;
   }
   rope->original_positions = static_cast<uint64_t>(original);
@@ -138,7 +139,7 @@ void ReadRope(ConfigReader& reader, const RopeConfig& family_default, ModelConfi
   }
   rope.theta = parameters.Positive("rope_theta", family_default.theta);
   if (!(rope.theta > 0)) {
-    reader.Refuse(Invalid("{}: {}.rope_theta: 0, want more", reader.path(), name));
+    reader.Refuse(Invalid("{}: {}.rope_theta: 0, expected more", reader.path(), name));
   }
   if (found != nullptr && rope.type == RopeType::kYarn) {
     ReadYarn(parameters, reader, *config, &rope);
@@ -150,7 +151,7 @@ void ReadRope(ConfigReader& reader, const RopeConfig& family_default, ModelConfi
   if (rotary_dim != 0) partial = double{1} * rotary_dim / config->head_dim;
   partial = parameters.Positive("partial_rotary_factor", partial);
   if (!(partial > 0) || partial > 1) {
-    reader.Refuse(Invalid("{}: partial_rotary_factor: {}, want above 0 and at most 1",
+    reader.Refuse(Invalid("{}: partial_rotary_factor: {}, expected above 0 and at most 1",
                           reader.path(), partial));
   }
   rope.partial_rotary_factor = partial;

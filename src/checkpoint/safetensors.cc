@@ -87,17 +87,21 @@ Result<Index> ParseIndex(const std::string& text, const std::string& path) {
   SMOE_TRY_ASSIGN(const Json json, Json::Parse(text, path));
   const Json* map = json.Find("weight_map");
   if (map == nullptr || !map->is_object()) {
-    return Corrupt("{}: weight_map: want an object of tensor name to file name", path);
+    return Corrupt("{}: weight_map: expected an object of tensor name to file name, found {}", path,
+                   map == nullptr ? "none" : map->type_name());
   }
   Index index;
   for (const auto& [tensor, shard] : *map->AsObject()) {
     const std::string* name = shard.AsString();
-    if (name == nullptr) return Corrupt("{}: weight_map: {}: want a file name", path, tensor);
+    if (name == nullptr) {
+      return Corrupt("{}: weight_map: {}: expected a file name, found {}", path, tensor,
+                     shard.type_name());
+    }
     // The index comes from outside: it may not lead out of its folder. The system reads names up to
     // their first NUL.
     if (name->empty() || name->find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
         *name == "." || *name == "..") {
-      return Corrupt("{}: weight_map: {}: file \"{}\", want a plain name in this folder", path,
+      return Corrupt("{}: weight_map: {}: file \"{}\", expected a plain name in this folder", path,
                      tensor, *name);
     }
     index.shard_of.emplace(tensor, *name);
@@ -146,7 +150,7 @@ Unexpected NoCheckpointIn(const std::string& folder) {
   } else if (!FilesEnding(folder, ".gguf").empty()) {
     found = "GGUF files only";
   }
-  return Invalid("{}: want {} or {}, found {}", folder, kSingleName, kIndexName, found);
+  return Invalid("{}: expected {} or {}, found {}", folder, kSingleName, kIndexName, found);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Unexpected BadJson(error_code error) {
 }
 
 Unexpected BadField(std::string_view tensor, std::string_view field, std::string_view expected) {
-  return Corrupt("tensor {}: {}: want {}", tensor, field, expected);
+  return Corrupt("tensor {}: {}: expected {}", tensor, field, expected);
 }
 
 Result<tensor::DType> ParseDType(ondemand::value value, std::string_view tensor) {
@@ -77,7 +77,8 @@ Status ParseField(std::string_view key, ondemand::value value, std::string_view 
     SMOE_TRY_ASSIGN(fields->offsets, ParseUints(value, 2, tensor, key));
     if (fields->offsets->size() != 2) return BadField(tensor, key, "two numbers");
   } else {
-    return Corrupt("tensor {}: unknown key {}, want dtype, shape and data_offsets", tensor, key);
+    return Corrupt("tensor {}: unknown key {}, expected dtype, shape and data_offsets", tensor,
+                   key);
   }
   return Ok();
 }
@@ -113,7 +114,7 @@ Result<HeaderEntry> ParseEntry(std::string name, ondemand::value value, uint64_t
   entry.name = std::move(name);
   ondemand::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) {
-    return Corrupt("tensor {}: want an object with dtype, shape and data_offsets", entry.name);
+    return Corrupt("tensor {}: expected an object with dtype, shape and data_offsets", entry.name);
   }
   Fields fields;
   for (auto field : object) {
@@ -140,14 +141,14 @@ Status CheckMetadata(ondemand::value value) {
   if (value.is_null().get(is_null) == simdjson::SUCCESS && is_null) return Ok();
   ondemand::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) {
-    return Corrupt("{}: want an object of strings", kMetadataKey);
+    return Corrupt("{}: expected an object of strings", kMetadataKey);
   }
   for (auto field : object) {
     std::string_view key;
     if (const error_code error = field.unescaped_key().get(key)) return BadJson(error);
     std::string_view text;
     if (field.value().get_string().get(text) != simdjson::SUCCESS) {
-      return Corrupt("{}: {}: want a string", kMetadataKey, key);
+      return Corrupt("{}: {}: expected a string", kMetadataKey, key);
     }
   }
   return Ok();
@@ -234,7 +235,7 @@ Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string& header, uin
   if (const error_code error = parser.iterate(text).get(document)) return BadJson(error);
   ondemand::object object;
   if (document.get_object().get(object) != simdjson::SUCCESS) {
-    return Corrupt("header: want a JSON object");
+    return Corrupt("header: expected a JSON object");
   }
   SMOE_TRY_ASSIGN(std::vector<HeaderEntry> entries, ParseEntries(object, data_bytes));
   const char* rest = nullptr;

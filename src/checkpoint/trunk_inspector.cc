@@ -159,7 +159,7 @@ class TrunkInspector {
       return Ok();
     }
     if (found.empty()) return Corrupt("tensor model.{}: missing", kEmbedding);
-    return Corrupt("two embeddings: {}{} and {}{}: want one", found[0], kEmbedding, found[1],
+    return Corrupt("two embeddings: {}{} and {}{}: expected one", found[0], kEmbedding, found[1],
                    kEmbedding);
   }
 

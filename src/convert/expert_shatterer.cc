@@ -97,7 +97,7 @@ Status ExpertShatterer::MendWeights(std::span<float> weights, const MatrixSlice&
     }
     if (!rules_.allow_non_finite) {
       return Corrupt(
-          "tensor {}: element {} is {}, want a finite number (--allow-non-finite makes it 0)",
+          "tensor {}: element {} is {}, expected a finite number (--allow-non-finite makes it 0)",
           slice.tensor_name, element, weight);
     }
     weights[i] = 0;

@@ -205,7 +205,7 @@ Result<Nvfp4Source> FindNvfp4Source(const checkpoint::Checkpoint& checkpoint, ui
   if (scale == nullptr || (scale->dtype == tensor::DType::kF32 && scale->size == sizeof(float))) {
     return source;
   }
-  return Corrupt("tensor {}: {} {}, want one F32", ours, tensor::DTypeName(scale->dtype),
+  return Corrupt("tensor {}: {} {}, expected one F32", ours, tensor::DTypeName(scale->dtype),
                  tensor::ShapeText(scale->shape));
 }
 

@@ -421,7 +421,7 @@ SlotCounts SlabCache::Audit() const {
 Result<std::unique_ptr<ExpertCache>> ExpertCache::Create(store::ExpertStore& store,
                                                          io::ReadQueue& queue,
                                                          const Options& options) {
-  if (options.slot_count == 0) return Invalid("expert cache: 0 slots asked, want at least 1");
+  if (options.slot_count == 0) return Invalid("expert cache: 0 slots asked, expected at least 1");
   const uint64_t slot_bytes = store.slot_bytes();
   SMOE_CHECK(slot_bytes > 0 && slot_bytes % kPageBytes == 0);
   const uint32_t slot_count = std::min(options.slot_count, std::max(1U, store.expert_count()));

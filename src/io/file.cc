@@ -50,7 +50,7 @@ Result<int> OpenDescriptor(const std::string& path, int flags) {
   }
   if (const char* kind = NoFileKind(info, flags)) {
     ::close(fd);
-    return Invalid("{}: {}, want a file", path, kind);
+    return Invalid("{}: {}, expected a file", path, kind);
   }
   return fd;
 }

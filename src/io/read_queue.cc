@@ -8,10 +8,11 @@ namespace smoe::io {
 
 Status CheckReadOptions(const ReadQueue::Options& options) {
   if (options.depth < 1 || options.depth > kReadDepthMax) {
-    return Invalid("read queue: depth {}, want 1 to {}", options.depth, kReadDepthMax);
+    return Invalid("read queue: depth {}, expected 1 to {}", options.depth, kReadDepthMax);
   }
   if (options.thread_count < 1 || options.thread_count > kReadThreadsMax) {
-    return Invalid("read queue: {} threads, want 1 to {}", options.thread_count, kReadThreadsMax);
+    return Invalid("read queue: {} threads, expected 1 to {}", options.thread_count,
+                   kReadThreadsMax);
   }
   return Ok();
 }

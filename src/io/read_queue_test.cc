@@ -378,7 +378,7 @@ TEST(ReadQueue, OptionsAreTakenUpToTheirLimitsAndRefusedBeyond) {
       Result<std::unique_ptr<ReadQueue>> queue = ReadQueue::Open(backend, options);
       ASSERT_FALSE(queue.has_value());
       EXPECT_EQ(queue.error().code(), ErrorCode::kInvalid);
-      EXPECT_NE(queue.error().message().find("want 1 to"), std::string::npos);
+      EXPECT_NE(queue.error().message().find("expected 1 to"), std::string::npos);
     }
   }
 }

@@ -281,7 +281,7 @@ Status QuantiseRun(const QuantiseKernels& kernels, const GroupRun& run, const Co
 Status CheckGroupSize(uint32_t group_size) {
   constexpr std::array<uint32_t, 5> kSizes = {8, 16, 32, 64, 128};
   if (std::find(kSizes.begin(), kSizes.end(), group_size) != kSizes.end()) return Ok();
-  return Invalid("group size {}: want 8, 16, 32, 64 or 128", group_size);
+  return Invalid("group size {}: expected 8, 16, 32, 64 or 128", group_size);
 }
 
 uint64_t PackedBytes(uint64_t weight_count, SmoeBits bits) {
