@@ -1,5 +1,5 @@
-// kernels/avx2.h: what the files of the AVX2 table call in each other. Declarations only, for
-// the reason that internal.h gives.
+// kernels/avx2.h: what the files of the AVX2 table call in each other, and what the AVX-512 table
+// takes over from it. Declarations only, for the reason that internal.h gives.
 #pragma once
 
 #include "kernels/internal.h"
@@ -19,6 +19,14 @@ IntTile MakeTile(const PlainWeights& weights, size_t row, size_t row_end);
 // piece_cols columns inside one group. out is aligned to 32 bytes.
 void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
                       size_t first, size_t count, float* out);
+
+void MatMulF32Avx2(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y);
+void RmsNormAvx2(const float* x, const float* weight, float eps, size_t count, float* out);
+void SiluMulAvx2(float* gate, const float* up, size_t count);
+void SoftmaxAvx2(float* x, size_t count);
+void SigmoidAvx2(const float* x, size_t count, float* out);
+void AddScaledAvx2(const float* x, float weight, size_t count, float* out);
+void AttendAvx2(const AttentionJob& job);
 
 bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
 

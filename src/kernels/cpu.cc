@@ -22,4 +22,14 @@ bool CpuRunsAvx2() {
 #endif
 }
 
+bool CpuRunsAvx512Vnni() {
+#if defined(__x86_64__)
+  return CpuRunsAvx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace smoe::kernels

@@ -11,6 +11,7 @@ namespace {
 
 constexpr const KernelTable* kTables[] = {
 #if defined(__x86_64__)
+    &kAvx512Kernels,
     &kAvx2Kernels,
 #endif
     &kScalarKernels,

@@ -63,7 +63,9 @@ PlainWeights Plain(const tensor::WeightView& weights);
 // cases that a fast path leaves out. NVFP4: flat = row * cols + col, and all in one row.
 void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t count, float* out);
 
-bool CpuRunsAvx2();  // AVX2, FMA and F16C, and the system saves their registers
+// The CPU has the instructions, and the system saves their registers.
+bool CpuRunsAvx2();        // AVX2, FMA and F16C
+bool CpuRunsAvx512Vnni();  // AVX-512 F, BW, DQ, VL and VNNI, and what CpuRunsAvx2 asks for
 
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);

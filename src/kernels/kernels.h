@@ -122,6 +122,7 @@ struct KernelTable {
 
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;  // "avx512vnni": F, BW, DQ, VL and VNNI
 
 // Best first. Tests walk this list; a table that does not run here is skipped aloud.
 std::span<const KernelTable* const> AllKernels();

@@ -207,7 +207,9 @@ void AddBatch(const float* const* rows, const FloatRows& x, size_t token, size_t
   }
 }
 
-void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
+}  // namespace
+
+void MatMulF32Avx2(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
   constexpr size_t kStretch = 512;  // weights decoded at once: 8 KiB for four rows
   const PlainWeights weights = Plain(view);
   if (weights.format == WeightFormat::kNvfp4 && weights.rows >= kNvfp4FloatRowsMin) {
@@ -237,6 +239,8 @@ void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulR
     }
   }
 }
+
+namespace {
 
 // ---- Rows of floats ----
 
@@ -274,7 +278,9 @@ __m256i FirstLanes(size_t count) {
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-void RmsNorm(const float* x, const float* weight, float eps, size_t count, float* out) {
+}  // namespace
+
+void RmsNormAvx2(const float* x, const float* weight, float eps, size_t count, float* out) {
   __m256 low = _mm256_setzero_ps();
   __m256 high = _mm256_setzero_ps();
   size_t i = 0;
@@ -300,7 +306,7 @@ void RmsNorm(const float* x, const float* weight, float eps, size_t count, float
   }
 }
 
-void SiluMul(float* gate, const float* up, size_t count) {
+void SiluMulAvx2(float* gate, const float* up, size_t count) {
   for (size_t i = 0; i < count; i += 8) {
     const __m256i mask = FirstLanes(count - i);
     const __m256 value = _mm256_maskload_ps(gate + i, mask);
@@ -309,7 +315,7 @@ void SiluMul(float* gate, const float* up, size_t count) {
   }
 }
 
-void Sigmoid(const float* x, size_t count, float* out) {
+void SigmoidAvx2(const float* x, size_t count, float* out) {
   for (size_t i = 0; i < count; i += 8) {
     const __m256i mask = FirstLanes(count - i);
     const __m256 value = _mm256_maskload_ps(x + i, mask);
@@ -317,7 +323,7 @@ void Sigmoid(const float* x, size_t count, float* out) {
   }
 }
 
-void AddScaled(const float* x, float weight, size_t count, float* out) {
+void AddScaledAvx2(const float* x, float weight, size_t count, float* out) {
   const __m256 factor = _mm256_set1_ps(weight);
   for (size_t i = 0; i < count; i += 8) {
     const __m256i mask = FirstLanes(count - i);
@@ -326,6 +332,8 @@ void AddScaled(const float* x, float weight, size_t count, float* out) {
     _mm256_maskstore_ps(out + i, mask, sum);
   }
 }
+
+namespace {
 
 constexpr float kInfinity = __builtin_inff();
 
@@ -346,7 +354,9 @@ float MaxOf(const float* x, size_t count, float max) {
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
-void Softmax(float* x, size_t count) {
+}  // namespace
+
+void SoftmaxAvx2(float* x, size_t count) {
   const __m256 max = _mm256_set1_ps(MaxOf(x, count, -kInfinity));
   __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
   for (size_t i = 0; i < count; i += 8) {
@@ -361,6 +371,8 @@ void Softmax(float* x, size_t count) {
     _mm256_maskstore_ps(x + i, mask, _mm256_div_ps(_mm256_maskload_ps(x + i, mask), sum));
   }
 }
+
+namespace {
 
 // ---- Attention ----
 
@@ -419,7 +431,9 @@ void AddValues(const KeyBlock& block, const float* weights, float correction, si
   }
 }
 
-void Attend(const AttentionJob& job) {
+}  // namespace
+
+void AttendAvx2(const AttentionJob& job) {
   for (size_t i = 0; i < job.head_dim; ++i) job.out[i] = 0;
   float max = -kInfinity;
   float sum = 0;
@@ -458,19 +472,17 @@ void Attend(const AttentionJob& job) {
   for (size_t i = 0; i < job.head_dim; ++i) job.out[i] /= sum;
 }
 
-}  // namespace
-
 const KernelTable kAvx2Kernels = {.name = "avx2",
                                   .runs_here = CpuRunsAvx2,
-                                  .matmul_f32 = MatMulF32,
+                                  .matmul_f32 = MatMulF32Avx2,
                                   .matmul_int8 = MatMulInt8Avx2,
                                   .quantise_row = QuantiseRowAvx2,
-                                  .rms_norm = RmsNorm,
-                                  .silu_mul = SiluMul,
-                                  .softmax = Softmax,
-                                  .sigmoid = Sigmoid,
-                                  .add_scaled = AddScaled,
-                                  .attend = Attend};
+                                  .rms_norm = RmsNormAvx2,
+                                  .silu_mul = SiluMulAvx2,
+                                  .softmax = SoftmaxAvx2,
+                                  .sigmoid = SigmoidAvx2,
+                                  .add_scaled = AddScaledAvx2,
+                                  .attend = AttendAvx2};
 
 }  // namespace smoe::kernels
 #endif
