@@ -1,17 +1,24 @@
-// How near do the matrix kernels come to what one core reads from memory?
+// How near do the matrix kernels come to what the cores read from memory?
 //
-// smoe_bench_kernels [--cached|--tiny]: for each table that runs here and each weight format, GB/s
-// of weights over a set of matrices larger than the caches (as experts are), beside the rate of a
-// plain read of the same memory in the same minute. Prints a checksum of all outputs; it is the
-// same for all tables.
+// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N]: for each weight
+// format and each table that runs here, GB/s of weights over a set of matrices larger than the
+// caches (as experts are), beside the rate of a plain read of the same memory in the same minute.
+// Tables take turns within a round, so that what disturbs one disturbs all; the best round counts.
+// With several threads each has its own rows of every matrix. Prints a checksum of each table's
+// outputs; they are equal.
 #include "kernels/kernels.h"
 
 #include <fmt/core.h>
 #include <time.h>
 
 #include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/bytes.h"
@@ -22,13 +29,14 @@ namespace {
 using smoe::tensor::WeightFormat;
 using smoe::tensor::WeightView;
 
-constexpr uint32_t kCols = 768;
 constexpr uint32_t kGroup = 64;
 
 struct Setup {
   size_t bytes_total = 384 << 20;
   int rounds = 7;
   uint32_t rows = 2048;  // of a matrix
+  uint32_t cols = 768;
+  uint32_t threads = 1;
 };
 
 struct Memory {
@@ -36,41 +44,60 @@ struct Memory {
   std::vector<uint8_t> scales;
 };
 
-// Time this thread spent computing: what other programs took away does not count.
+// One thread: the time it spent computing, so that what other programs took away does not count.
 double ThreadSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Best of `rounds` runs of `body`, in seconds: the others were disturbed.
-template <class Body>
-double BestSeconds(int rounds, const Body& body) {
-  double best = 1e30;
-  for (int round = 0; round < rounds; ++round) {
+// Seconds that `body(thread)` takes on all threads together; by the clock if they are several.
+double Seconds(uint32_t threads, const std::function<void(uint32_t)>& body) {
+  if (threads == 1) {
     const double start = ThreadSeconds();
-    body();
-    best = std::min(best, ThreadSeconds() - start);
+    body(0);
+    return ThreadSeconds() - start;
   }
-  return best;
+  std::barrier barrier(threads);
+  std::chrono::steady_clock::time_point start;
+  std::chrono::steady_clock::time_point end;
+  const auto run = [&](uint32_t thread) {
+    barrier.arrive_and_wait();
+    if (thread == 0) start = std::chrono::steady_clock::now();
+    body(thread);
+    barrier.arrive_and_wait();
+    if (thread == 0) end = std::chrono::steady_clock::now();
+  };
+  std::vector<std::thread> others;
+  for (uint32_t thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+  run(0);
+  for (std::thread& other : others) other.join();
+  return std::chrono::duration<double>(end - start).count();
 }
 
-double ReadGigabytesPerSecond(const Memory& memory, int rounds) {
-  uint64_t sum = 0;
-  const double seconds = BestSeconds(rounds, [&] {
-    const size_t count = memory.weights.size() / 8;
-    for (size_t i = 0; i < count; ++i) {
-      uint64_t word;
-      std::memcpy(&word, memory.weights.data() + i * 8, 8);
-      sum += word;
-    }
-  });
-  if (sum == 1) fmt::print("unlikely\n");  // the reads must not be optimised away
-  return static_cast<double>(memory.weights.size()) / seconds / 1e9;
+// The compiler's widest loop of the baseline, four streams at once.
+double ReadGigabytesPerSecond(const Memory& memory, const Setup& setup) {
+  const size_t words = memory.weights.size() / 8 / 4 / setup.threads;
+  double best = 1e30;
+  std::vector<uint64_t> sums(setup.threads);
+  for (int round = 0; round < setup.rounds; ++round) {
+    best = std::min(best, Seconds(setup.threads, [&](uint32_t thread) {
+                      uint64_t sum = 0;
+                      const uint8_t* const from = memory.weights.data() + thread * words * 32;
+                      for (size_t i = 0; i < words; ++i) {
+                        uint64_t four[4];
+                        std::memcpy(four, from + i * 32, 32);
+                        sum += four[0] ^ four[1] ^ four[2] ^ four[3];
+                      }
+                      sums[thread] = sum;
+                    }));
+  }
+  if (sums[0] == 1) fmt::print("unlikely\n");  // the reads must not be optimised away
+  return static_cast<double>(words * 32 * setup.threads) / best / 1e9;
 }
 
-size_t MatrixBytes(WeightFormat format, uint32_t rows) {
-  const size_t count = size_t{rows} * kCols;
+size_t MatrixBytes(WeightFormat format, const Setup& setup) {
+  const size_t count = size_t{setup.rows} * setup.cols;
   switch (format) {
     case WeightFormat::kF32:
       return count * 4;
@@ -86,9 +113,9 @@ size_t MatrixBytes(WeightFormat format, uint32_t rows) {
   return 0;
 }
 
-size_t ScaleBytes(WeightFormat format, uint32_t rows) {
+size_t ScaleBytes(WeightFormat format, const Setup& setup) {
   if (!smoe::tensor::IsQuantised(format)) return 0;
-  const size_t count = size_t{rows} * kCols;
+  const size_t count = size_t{setup.rows} * setup.cols;
   return format == WeightFormat::kNvfp4 ? count / smoe::tensor::kNvfp4Group : count / kGroup * 2;
 }
 
@@ -98,69 +125,126 @@ struct Case {
   size_t tokens;
 };
 
-// One pass over matrices that lie behind one another in memory.
-double Measure(const smoe::kernels::KernelTable& table, const Case& what, const Memory& memory,
-               const Setup& setup, uint64_t* checksum) {
-  const size_t matrix_bytes = MatrixBytes(what.format, setup.rows);
-  const size_t scale_bytes = ScaleBytes(what.format, setup.rows);
-  // The scalar table is some hundred times slower: a part of the memory tells as much.
-  const bool is_slow = std::string_view(table.name) == "scalar";
-  const size_t bytes =
-      is_slow ? std::min<size_t>(setup.bytes_total, matrix_bytes) : setup.bytes_total / what.tokens;
-  const size_t count = std::max<size_t>(1, bytes / matrix_bytes);
-  std::vector<float> x(what.tokens * kCols);
-  std::mt19937 rng(1);
-  for (float& value : x) value = static_cast<float>(rng() % 2001) / 1000 - 1;
-  std::vector<int8_t> codes(x.size());
-  std::vector<float> scales(x.size() / smoe::kernels::kActivationBlock);
-  constexpr size_t kBlocks = kCols / smoe::kernels::kActivationBlock;
-  for (size_t token = 0; token < what.tokens; ++token) {
-    table.quantise_row(x.data() + token * kCols, kCols, codes.data() + token * kCols,
-                       scales.data() + token * kBlocks);
-  }
-  std::vector<float> out(what.tokens * setup.rows);
-  const auto run = [&](size_t matrix) {
-    const WeightView view = {
-        .format = what.format,
-        .rows = setup.rows,
-        .cols = kCols,
-        .data = smoe::AsBytes(std::span<const uint8_t>(memory.weights))
-                    .subspan(matrix * matrix_bytes, matrix_bytes),
-        .scales = smoe::AsBytes(std::span<const uint8_t>(memory.scales)).subspan(0, scale_bytes),
-        .group_size = what.format == WeightFormat::kNvfp4 ? smoe::tensor::kNvfp4Group : kGroup};
-    const smoe::kernels::MatMulRange range = {
-        .row_begin = 0, .row_end = setup.rows, .out = out.data(), .out_stride = setup.rows};
-    if (what.is_int8) {
-      table.matmul_int8(view,
-                        {.codes = codes.data(),
-                         .scales = scales.data(),
-                         .token_count = what.tokens,
-                         .cols = kCols,
-                         .col_stride = kCols},
-                        range);
-    } else {
-      table.matmul_f32(view, {.data = x.data(), .token_count = what.tokens, .stride = kCols},
-                       range);
+// Activations of one case and the place for its outputs.
+struct Inputs {
+  Inputs(const Case& what, const Setup& setup)
+      : x(what.tokens * setup.cols),
+        codes(x.size()),
+        scales(x.size() / smoe::kernels::kActivationBlock),
+        out(what.tokens * setup.rows) {
+    std::mt19937 rng(1);
+    for (float& value : x) value = static_cast<float>(rng() % 2001) / 1000 - 1;
+    const size_t blocks = setup.cols / smoe::kernels::kActivationBlock;
+    for (size_t token = 0; token < what.tokens; ++token) {
+      smoe::kernels::kScalarKernels.quantise_row(x.data() + token * setup.cols, setup.cols,
+                                                 codes.data() + token * setup.cols,
+                                                 scales.data() + token * blocks);
     }
-  };
-  const double seconds = BestSeconds(is_slow ? std::min(setup.rounds, 3) : setup.rounds, [&] {
-    for (size_t matrix = 0; matrix < count; ++matrix) run(matrix);
-  });
-  run(0);
-  *checksum ^= smoe::Checksum(smoe::AsBytes(std::span<const float>(out)));
-  return static_cast<double>(count * (matrix_bytes + scale_bytes)) / seconds / 1e9;
+  }
+  std::vector<float> x;
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  std::vector<float> out;
+};
+
+// The matrix-th of those that lie behind one another in memory, for one thread's rows.
+void Multiply(const smoe::kernels::KernelTable& table, const Case& what, const Memory& memory,
+              const Setup& setup, size_t matrix, uint32_t thread, Inputs* in) {
+  const size_t matrix_bytes = MatrixBytes(what.format, setup);
+  const WeightView view = {
+      .format = what.format,
+      .rows = setup.rows,
+      .cols = setup.cols,
+      .data = smoe::AsBytes(std::span<const uint8_t>(memory.weights))
+                  .subspan(matrix * matrix_bytes, matrix_bytes),
+      .scales = smoe::AsBytes(std::span<const uint8_t>(memory.scales))
+                    .subspan(0, ScaleBytes(what.format, setup)),
+      .group_size = what.format == WeightFormat::kNvfp4 ? smoe::tensor::kNvfp4Group : kGroup};
+  const smoe::kernels::MatMulRange range = {.row_begin = setup.rows / setup.threads * thread,
+                                            .row_end = setup.rows / setup.threads * (thread + 1),
+                                            .out = in->out.data(),
+                                            .out_stride = setup.rows};
+  if (what.is_int8) {
+    table.matmul_int8(view,
+                      {.codes = in->codes.data(),
+                       .scales = in->scales.data(),
+                       .token_count = what.tokens,
+                       .cols = setup.cols,
+                       .col_stride = setup.cols},
+                      range);
+  } else {
+    table.matmul_f32(view, {.data = in->x.data(), .token_count = what.tokens, .stride = setup.cols},
+                     range);
+  }
+}
+
+struct Runner {
+  const smoe::kernels::KernelTable* table;
+  uint64_t checksum = 0;
+};
+
+// The scalar table is some hundred times slower: a part of the memory, and fewer rounds, tell as
+// much.
+size_t MatrixCount(const Runner& runner, const Case& what, const Setup& setup, int round) {
+  if (runner.table == &smoe::kernels::kScalarKernels) return round < 2 ? 1 : 0;
+  return std::max<size_t>(1, setup.bytes_total / what.tokens / MatrixBytes(what.format, setup));
+}
+
+void Report(const Case& what, const Memory& memory, const Setup& setup,
+            std::vector<Runner>* runners) {
+  const size_t matrix_bytes = MatrixBytes(what.format, setup);
+  Inputs in(what, setup);
+  std::vector<double> best(runners->size(), 1e30);
+  const double read = ReadGigabytesPerSecond(memory, setup);
+  for (int round = 0; round < setup.rounds; ++round) {
+    for (size_t i = 0; i < runners->size(); ++i) {
+      const size_t count = MatrixCount((*runners)[i], what, setup, round);
+      if (count == 0) continue;
+      const double seconds = Seconds(setup.threads, [&](uint32_t thread) {
+        for (size_t matrix = 0; matrix < count; ++matrix) {
+          Multiply(*(*runners)[i].table, what, memory, setup, matrix, thread, &in);
+        }
+      });
+      best[i] = std::min(best[i], seconds / static_cast<double>(count));
+    }
+  }
+  for (size_t i = 0; i < runners->size(); ++i) {
+    Runner& runner = (*runners)[i];
+    for (uint32_t thread = 0; thread < setup.threads; ++thread) {
+      Multiply(*runner.table, what, memory, setup, 0, thread, &in);
+    }
+    runner.checksum ^= smoe::Checksum(smoe::AsBytes(std::span<const float>(in.out)));
+    const double rate =
+        static_cast<double>(matrix_bytes + ScaleBytes(what.format, setup)) / best[i] / 1e9;
+    fmt::print(
+        "  {:5} {:4} {:2} tokens {:10} {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
+        "Gmul/s\n",
+        smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", what.tokens,
+        runner.table->name, rate, 100 * rate / read,
+        static_cast<double>(what.tokens * setup.rows * setup.cols) / best[i] / 1e9);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Setup setup;
-  const std::string_view option = argc > 1 ? argv[1] : "";
-  if (option == "--tiny") setup = {.bytes_total = 1, .rounds = 1, .rows = 16};
-  if (option == "--cached") setup = {.bytes_total = 1, .rounds = 300};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (option == "--tiny") setup = {.bytes_total = 1, .rounds = 1, .rows = 64};
+    if (option == "--cached") setup = {.bytes_total = 1, .rounds = 300};
+    if (option == "--threads" && has_value) {
+      setup.threads = static_cast<uint32_t>(std::clamp(std::atoi(argv[++i]), 1, 64));
+    }
+    if (option == "--cols" && has_value) {
+      setup.cols = static_cast<uint32_t>(std::clamp(std::atoi(argv[++i]) / 64, 1, 256)) * 64;
+    }
+    if (option == "--rounds" && has_value) setup.rounds = std::max(std::atoi(argv[++i]), 1);
+  }
   Memory memory;
-  memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup.rows)));
-  memory.scales.resize(ScaleBytes(WeightFormat::kNvfp4, setup.rows));  // those of Q4 are fewer
+  memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup)));
+  memory.scales.resize(ScaleBytes(WeightFormat::kNvfp4, setup));  // those of Q4 are fewer
   std::mt19937_64 rng(7);
   for (size_t i = 0; i + 8 <= memory.weights.size(); i += 8) {
     // Magnitudes near those of real weights in each of the formats: subnormals would be slow.
@@ -173,34 +257,29 @@ int main(int argc, char** argv) {
         smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97) & 0xfffeu);
     std::memcpy(memory.scales.data() + i, &scale, 2);
   }
-  fmt::print("matrices {}x{}, group {}, one thread, {} MiB\n", setup.rows, kCols, kGroup,
-             memory.weights.size() >> 20);
+  fmt::print("matrices {}x{}, group {}, {} threads, {} MiB, plain read {:.1f} GB/s\n", setup.rows,
+             setup.cols, kGroup, setup.threads, memory.weights.size() >> 20,
+             ReadGigabytesPerSecond(memory, setup));
+  std::vector<Runner> runners;
   for (const smoe::kernels::KernelTable* table : smoe::kernels::AllKernels()) {
-    if (!table->runs_here()) {
+    if (table->runs_here()) {
+      runners.push_back({.table = table});
+    } else {
       fmt::print("{}: not on this CPU\n", table->name);
-      continue;
     }
-    uint64_t checksum = 0;
-    const double read = ReadGigabytesPerSecond(memory, setup.rounds);
-    fmt::print("{}: plain read {:.1f} GB/s\n", table->name, read);
-    for (const size_t tokens : {size_t{1}, size_t{16}}) {
-      for (const Case& what :
-           {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
-            Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
-            Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
-            Case{WeightFormat::kBF16, false, tokens}, Case{WeightFormat::kSmoeQ4, false, tokens},
-            Case{WeightFormat::kSmoeQ2, false, tokens}}) {
-        const double rate = Measure(*table, what, memory, setup, &checksum);
-        fmt::print(
-            "  {:5} {:4} {:2} tokens {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
-            "Gmul/s\n",
-            smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", tokens,
-            rate, 100 * rate / read,
-            rate * static_cast<double>(what.tokens * setup.rows * kCols) /
-                static_cast<double>(MatrixBytes(what.format, setup.rows)));
-      }
+  }
+  for (const size_t tokens : {size_t{1}, size_t{2}, size_t{16}, size_t{64}}) {
+    for (const Case& what :
+         {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
+          Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
+          Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
+          Case{WeightFormat::kBF16, false, tokens}, Case{WeightFormat::kSmoeQ4, false, tokens},
+          Case{WeightFormat::kSmoeQ2, false, tokens}}) {
+      Report(what, memory, setup, &runners);
     }
-    fmt::print("  checksum {:016x}\n", checksum);
+  }
+  for (const Runner& runner : runners) {
+    fmt::print("  {:10} checksum {:016x}\n", runner.table->name, runner.checksum);
   }
   return 0;
 }
