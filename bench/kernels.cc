@@ -1,11 +1,11 @@
 // How near do the matrix kernels come to what the cores read from memory?
 //
-// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N]: for each weight
-// format and each table that runs here, GB/s of weights over a set of matrices larger than the
-// caches (as experts are), beside the rate of a plain read of the same memory in the same minute.
-// Tables take turns within a round, so that what disturbs one disturbs all; the best round counts.
-// With several threads each has its own rows of every matrix. Prints a checksum of each table's
-// outputs; they are equal.
+// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N]
+// [--tokens N] [--format NAME]: for each weight format and each table that runs here, GB/s of
+// weights over a set of matrices larger than the caches (as experts are), beside the rate of a
+// plain read of the same memory in the same minute. Tables take turns within a round, so that what
+// disturbs one disturbs all; the best round counts. With several threads each has its own rows of
+// every matrix. Prints a checksum of each table's outputs; they are equal.
 #include "kernels/kernels.h"
 
 #include <fmt/core.h>
@@ -19,9 +19,11 @@
 #include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "tensor/dtype.h"
 
 namespace {
@@ -37,11 +39,24 @@ struct Setup {
   uint32_t rows = 2048;  // of a matrix
   uint32_t cols = 768;
   uint32_t threads = 1;
+  std::vector<size_t> tokens = {1, 2, 16, 64};
+  std::string_view format = {};  // all of them
+};
+
+// Aligned as the engine's buffers are: loads that cross a cache line would count twice.
+template <class T>
+struct Buffer {
+  explicit Buffer(size_t count)
+      : memory(std::move(smoe::AlignedBuffer::Create(count * sizeof(T), "benchmark").value())) {}
+  T* data() { return memory.As<T>().data(); }
+  const T* data() const { return memory.As<T>().data(); }
+  size_t size() const { return memory.As<T>().size(); }
+  smoe::AlignedBuffer memory;
 };
 
 struct Memory {
-  std::vector<uint8_t> weights;
-  std::vector<uint8_t> scales;
+  Buffer<uint8_t> weights;
+  Buffer<uint8_t> scales;
 };
 
 // One thread: the time it spent computing, so that what other programs took away does not count.
@@ -75,25 +90,31 @@ double Seconds(uint32_t threads, const std::function<void(uint32_t)>& body) {
   return std::chrono::duration<double>(end - start).count();
 }
 
-// The compiler's widest loop of the baseline, four streams at once.
+void ReadLines(const uint8_t* from, size_t lines, uint64_t* sum) {
+  // Asked for 4 KiB ahead, as the kernels do: the processor alone stops at each page.
+  constexpr size_t kAhead = 4096;
+  for (size_t i = 0; i < lines; ++i) {
+    __builtin_prefetch(from + std::min(i * 64 + kAhead, lines * 64 - 1));
+    uint64_t line[8];
+    std::memcpy(line, from + i * 64, 64);
+    for (const uint64_t word : line) *sum ^= word;
+  }
+}
+
 double ReadGigabytesPerSecond(const Memory& memory, const Setup& setup) {
-  const size_t words = memory.weights.size() / 8 / 4 / setup.threads;
+  const size_t lines = memory.weights.size() / 64 / setup.threads;
   double best = 1e30;
   std::vector<uint64_t> sums(setup.threads);
   for (int round = 0; round < setup.rounds; ++round) {
-    best = std::min(best, Seconds(setup.threads, [&](uint32_t thread) {
-                      uint64_t sum = 0;
-                      const uint8_t* const from = memory.weights.data() + thread * words * 32;
-                      for (size_t i = 0; i < words; ++i) {
-                        uint64_t four[4];
-                        std::memcpy(four, from + i * 32, 32);
-                        sum += four[0] ^ four[1] ^ four[2] ^ four[3];
-                      }
-                      sums[thread] = sum;
-                    }));
+    const double seconds = Seconds(setup.threads, [&](uint32_t thread) {
+      uint64_t sum = 0;
+      ReadLines(memory.weights.data() + thread * lines * 64, lines, &sum);
+      sums[thread] = sum;
+    });
+    best = std::min(best, seconds);
   }
   if (sums[0] == 1) fmt::print("unlikely\n");  // the reads must not be optimised away
-  return static_cast<double>(words * 32 * setup.threads) / best / 1e9;
+  return static_cast<double>(lines * 64 * setup.threads) / best / 1e9;
 }
 
 size_t MatrixBytes(WeightFormat format, const Setup& setup) {
@@ -129,11 +150,13 @@ struct Case {
 struct Inputs {
   Inputs(const Case& what, const Setup& setup)
       : x(what.tokens * setup.cols),
-        codes(x.size()),
-        scales(x.size() / smoe::kernels::kActivationBlock),
+        codes(what.tokens * setup.cols),
+        scales(what.tokens * setup.cols / smoe::kernels::kActivationBlock),
         out(what.tokens * setup.rows) {
     std::mt19937 rng(1);
-    for (float& value : x) value = static_cast<float>(rng() % 2001) / 1000 - 1;
+    for (size_t i = 0; i < what.tokens * setup.cols; ++i) {
+      x.data()[i] = static_cast<float>(rng() % 2001) / 1000 - 1;
+    }
     const size_t blocks = setup.cols / smoe::kernels::kActivationBlock;
     for (size_t token = 0; token < what.tokens; ++token) {
       smoe::kernels::kScalarKernels.quantise_row(x.data() + token * setup.cols, setup.cols,
@@ -141,10 +164,10 @@ struct Inputs {
                                                  scales.data() + token * blocks);
     }
   }
-  std::vector<float> x;
-  std::vector<int8_t> codes;
-  std::vector<float> scales;
-  std::vector<float> out;
+  Buffer<float> x;
+  Buffer<int8_t> codes;
+  Buffer<float> scales;
+  Buffer<float> out;
 };
 
 // The matrix-th of those that lie behind one another in memory, for one thread's rows.
@@ -155,10 +178,8 @@ void Multiply(const smoe::kernels::KernelTable& table, const Case& what, const M
       .format = what.format,
       .rows = setup.rows,
       .cols = setup.cols,
-      .data = smoe::AsBytes(std::span<const uint8_t>(memory.weights))
-                  .subspan(matrix * matrix_bytes, matrix_bytes),
-      .scales = smoe::AsBytes(std::span<const uint8_t>(memory.scales))
-                    .subspan(0, ScaleBytes(what.format, setup)),
+      .data = memory.weights.memory.bytes().subspan(matrix * matrix_bytes, matrix_bytes),
+      .scales = memory.scales.memory.bytes().subspan(0, ScaleBytes(what.format, setup)),
       .group_size = what.format == WeightFormat::kNvfp4 ? smoe::tensor::kNvfp4Group : kGroup};
   const smoe::kernels::MatMulRange range = {.row_begin = setup.rows / setup.threads * thread,
                                             .row_end = setup.rows / setup.threads * (thread + 1),
@@ -213,7 +234,7 @@ void Report(const Case& what, const Memory& memory, const Setup& setup,
     for (uint32_t thread = 0; thread < setup.threads; ++thread) {
       Multiply(*runner.table, what, memory, setup, 0, thread, &in);
     }
-    runner.checksum ^= smoe::Checksum(smoe::AsBytes(std::span<const float>(in.out)));
+    runner.checksum ^= smoe::Checksum(std::as_const(in.out.memory).bytes());
     const double rate =
         static_cast<double>(matrix_bytes + ScaleBytes(what.format, setup)) / best[i] / 1e9;
     fmt::print(
@@ -240,11 +261,16 @@ int main(int argc, char** argv) {
     if (option == "--cols" && has_value) {
       setup.cols = static_cast<uint32_t>(std::clamp(std::atoi(argv[++i]) / 64, 1, 256)) * 64;
     }
+    if (option == "--tokens" && has_value) {
+      setup.tokens = {static_cast<size_t>(std::clamp(std::atoi(argv[++i]), 1, 1024))};
+    }
+    if (option == "--format" && has_value) setup.format = argv[++i];
     if (option == "--rounds" && has_value) setup.rounds = std::max(std::atoi(argv[++i]), 1);
   }
-  Memory memory;
-  memory.weights.resize(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup)));
-  memory.scales.resize(ScaleBytes(WeightFormat::kNvfp4, setup));  // those of Q4 are fewer
+  Memory memory = {
+      .weights =
+          Buffer<uint8_t>(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup))),
+      .scales = Buffer<uint8_t>(ScaleBytes(WeightFormat::kNvfp4, setup))};  // those of Q4 are fewer
   std::mt19937_64 rng(7);
   for (size_t i = 0; i + 8 <= memory.weights.size(); i += 8) {
     // Magnitudes near those of real weights in each of the formats: subnormals would be slow.
@@ -268,13 +294,15 @@ int main(int argc, char** argv) {
       fmt::print("{}: not on this CPU\n", table->name);
     }
   }
-  for (const size_t tokens : {size_t{1}, size_t{2}, size_t{16}, size_t{64}}) {
+  for (const size_t tokens : setup.tokens) {
     for (const Case& what :
          {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
           Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
           Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
           Case{WeightFormat::kBF16, false, tokens}, Case{WeightFormat::kSmoeQ4, false, tokens},
           Case{WeightFormat::kSmoeQ2, false, tokens}}) {
+      const std::string_view name = smoe::tensor::WeightFormatName(what.format);
+      if (!setup.format.empty() && setup.format != name) continue;
       Report(what, memory, setup, &runners);
     }
   }

@@ -216,6 +216,43 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
   }
 }
 
+// More rows than any tile holds, and a short tile behind; more tokens than any batch.
+TEST_P(Tables, MatMulInt8GivesTheScalarBitsForManyRows) {
+  for (const WeightFormat format : kQuantisedFormats) {
+    for (const uint32_t group : {16u, 32u, 64u, 128u}) {
+      for (const uint32_t cols : {64u, 192u, 1088u}) {
+        const WeightData w = RandomWeights(rng_, format, 53, cols, group);
+        for (const size_t tokens : {1u, 2u, 13u, 37u}) {
+          const std::vector<float> x = RandomFloats(rng_, tokens * cols);
+          const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
+          ExpectSameMatMulInt8(table(), w, q.rows, 0, 53);
+          ExpectSameMatMulInt8(table(), w, q.rows, 5, 38);
+        }
+      }
+    }
+  }
+}
+
+// A sum of -0 must stay one where a row's last columns fill a part of the lanes only.
+TEST_P(Tables, MatMulF32KeepsNegativeZeros) {
+  for (const uint32_t cols : {1u, 5u, 16u, 17u, 40u}) {
+    WeightData w = RandomWeights(rng_, WeightFormat::kF32, 9, cols, 64);
+    const std::vector<float> weights(size_t{9} * cols, -0.0f);
+    std::memcpy(w.data.data() + 1, weights.data(), weights.size() * sizeof(float));
+    for (const float value : {1.0f, -1.0f}) {
+      const std::vector<float> x(size_t{7} * cols, value);
+      const FloatRows rows = {.data = x.data(), .token_count = 7, .stride = cols};
+      std::vector<float> expected(63);
+      std::vector<float> actual(63);
+      kScalarKernels.matmul_f32(
+          w.view, rows, {.row_begin = 0, .row_end = 9, .out = expected.data(), .out_stride = 9});
+      table().matmul_f32(w.view, rows,
+                         {.row_begin = 0, .row_end = 9, .out = actual.data(), .out_stride = 9});
+      EXPECT_TRUE(SameBits(expected, actual)) << cols;
+    }
+  }
+}
+
 // The largest sums there are, of both signs: nothing may saturate.
 TEST_P(Tables, MatMulInt8TakesTheExtremes) {
   for (const WeightFormat format : kQuantisedFormats) {
