@@ -1,7 +1,12 @@
 #include "base/thread_pool.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -11,49 +16,198 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/core_count.h"
 
 namespace smoe {
 
-struct ThreadPool::State {
-  explicit State(size_t threads) : thread_count(threads) {}
+namespace {
 
-  // The range of piece `index` when [0, count) is cut for all threads.
-  void RunPiece(size_t index) const {
-    const size_t piece = (count / grain + thread_count - 1) / thread_count * grain;
-    const size_t length = std::max(piece, grain);
-    const size_t begin = std::min(count, index * length);
-    const size_t end = index + 1 == thread_count ? count : std::min(count, begin + length);
-    if (begin < end) (*body)(begin, end);
+constexpr size_t kLineBytes = 64;
+constexpr int kLooksBetweenClocks = 16;
+
+// The gate: how many workers are inside the loop, and whether more may enter.
+constexpr uint32_t kInsideMask = (1u << 16) - 1;
+constexpr uint32_t kOpen = 1u << 16;
+constexpr uint32_t kCallerSleeps = 1u << 17;
+static_assert(kThreadsMax <= kInsideMask);
+
+using Word = std::atomic<uint32_t>;
+static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free);
+
+// Sleeps while the word has this value. May return early.
+void SleepWhile(const Word& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void Wake(const Word& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks until `seen()`, or until `limit` has passed; says whether it was seen.
+template <class Seen>
+bool LookOut(std::chrono::nanoseconds limit, const Seen& seen) {
+  if (seen()) return true;
+  if (limit.count() == 0) return false;
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < kLooksBetweenClocks; ++i) {
+      Relax();
+      if (seen()) return true;
+    }
+  } while (std::chrono::steady_clock::now() - start < limit);
+  return false;
+}
+
+// The pieces of one thread that nobody has begun. Its owner takes them from the front, in the order
+// of memory, and the others from the back, so that they meet as late as possible.
+class alignas(kLineBytes) Run {
+ public:
+  void Set(size_t begin, size_t end) {
+    range_.store(uint64_t{end} << 32 | uint64_t{begin}, std::memory_order_relaxed);
+  }
+  bool TakeFront(size_t* piece) { return Take(piece, true); }
+  bool TakeBack(size_t* piece) { return Take(piece, false); }
+
+ private:
+  // Relaxed: what a piece reads and writes is handed over by the gate.
+  bool Take(size_t* piece, bool front) {
+    uint64_t range = range_.load(std::memory_order_relaxed);
+    for (;;) {
+      const uint64_t begin = range & 0xffffffff;
+      const uint64_t end = range >> 32;
+      if (begin >= end) return false;
+      const uint64_t left = front ? range + 1 : range - (uint64_t{1} << 32);
+      if (!range_.compare_exchange_weak(range, left, std::memory_order_relaxed)) continue;
+      *piece = front ? begin : end - 1;
+      return true;
+    }
+  }
+
+  std::atomic<uint64_t> range_{0};
+};
+
+}  // namespace
+
+// A loop is opened and closed by the caller. A worker that finds the gate open goes inside, and
+// only there looks at the loop; one that comes late finds it closed. So the caller waits for those
+// who are inside, and changes the loop when nobody is.
+struct ThreadPool::State {
+  explicit State(size_t threads) : thread_count(threads) {
+    SMOE_CHECK(threads >= 1 && threads <= kThreadsMax);
+    runs = std::make_unique<Run[]>(threads);
+    if (threads > 1 && threads <= UsableCoreCount()) spin = kPoolSpin;
+  }
+
+  void Cut(size_t loop_count, size_t grain, const std::function<void(size_t, size_t)>& loop_body) {
+    const size_t grains = (loop_count - 1) / grain + 1;
+    piece_length = ((grains - 1) / (thread_count * kPiecesPerThread) + 1) * grain;
+    count = loop_count;
+    body = &loop_body;
+    const size_t pieces = (loop_count - 1) / piece_length + 1;
+    size_t begin = 0;
+    for (size_t i = 0; i < thread_count; ++i) {
+      const size_t end = (pieces * (i + 1) + thread_count - 1) / thread_count;
+      runs[i].Set(begin, end);
+      begin = end;
+    }
   }
 
   // An exception that leaves a thread would end the program.
-  void RunPieceGuarded(size_t index) {
+  void RunPiece(size_t piece) {
+    const size_t begin = piece * piece_length;
     try {
-      RunPiece(index);
+      (*body)(begin, begin + std::min(piece_length, count - begin));
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
     }
   }
 
-  void WorkerLoop(size_t index) {
-    uint64_t seen = 0;
-    for (;;) {
-      generation.wait(seen, std::memory_order_acquire);
-      seen = generation.load(std::memory_order_acquire);
-      if (stopping.load(std::memory_order_acquire)) return;
-      RunPieceGuarded(index);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+  // Returns when nobody's run has a piece left.
+  void RunPieces(size_t thread) {
+    size_t piece = 0;
+    while (runs[thread].TakeFront(&piece)) RunPiece(piece);
+    for (size_t i = 1; i < thread_count; ++i) {
+      Run& other = runs[(thread + i) % thread_count];
+      while (other.TakeBack(&piece)) RunPiece(piece);
     }
   }
 
-  size_t thread_count;
+  void Open() {
+    gate.store(kOpen, std::memory_order_release);
+    // Sequentially consistent with Await: one of the two sees the other.
+    phase.fetch_add(1);
+    if (sleepers.load() != 0) Wake(phase, INT_MAX);
+  }
+
+  void Close() {
+    const auto empty = [this] { return (gate.load(std::memory_order_acquire) & kInsideMask) == 0; };
+    gate.fetch_and(~kOpen, std::memory_order_acq_rel);
+    if (LookOut(spin, empty)) return;
+    uint32_t seen = gate.fetch_or(kCallerSleeps, std::memory_order_acq_rel) | kCallerSleeps;
+    while ((seen & kInsideMask) != 0) {
+      SleepWhile(gate, seen);
+      seen = gate.load(std::memory_order_acquire);
+    }
+  }
+
+  bool Enter() {
+    uint32_t seen = gate.load(std::memory_order_relaxed);
+    while ((seen & kOpen) != 0) {
+      if (gate.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire)) return true;
+    }
+    return false;
+  }
+
+  void Leave() {
+    const uint32_t before = gate.fetch_sub(1, std::memory_order_acq_rel);
+    if ((before & kInsideMask) == 1 && (before & kCallerSleeps) != 0) Wake(gate, 1);
+  }
+
+  // Returns the number of the next phase.
+  uint32_t Await(uint32_t done) {
+    const auto is_next = [&] { return phase.load(std::memory_order_acquire) != done; };
+    if (!LookOut(spin, is_next)) {
+      sleepers.fetch_add(1);
+      while (phase.load() == done) SleepWhile(phase, done);
+      sleepers.fetch_sub(1);
+    }
+    return phase.load(std::memory_order_acquire);
+  }
+
+  void WorkerLoop(size_t thread) {
+    uint32_t done = 0;
+    for (;;) {
+      done = Await(done);
+      if (stopping.load(std::memory_order_acquire)) return;
+      if (!Enter()) continue;
+      // The gate may have been opened again since: no phase begins while somebody is inside.
+      done = phase.load(std::memory_order_acquire);
+      RunPieces(thread);
+      Leave();
+    }
+  }
+
+  // One cache line: all that a worker fetches before it begins.
+  alignas(kLineBytes) Word gate{0};
+  Word phase{0};
   size_t count = 0;
-  size_t grain = 1;
+  size_t piece_length = 1;
   const std::function<void(size_t, size_t)>* body = nullptr;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<size_t> pending{0};
+  size_t thread_count;
+  std::unique_ptr<Run[]> runs;
+
+  alignas(kLineBytes) Word sleepers{0};
   std::atomic<bool> stopping{false};
+  std::chrono::nanoseconds spin{0};
   std::mutex failure_mutex;
   std::exception_ptr failure;
   std::vector<std::thread> workers;
@@ -70,7 +224,6 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(size_t thread_count) {
 }
 
 ThreadPool::ThreadPool(size_t thread_count) : state_(std::make_unique<State>(thread_count)) {
-  SMOE_CHECK(thread_count >= 1 && thread_count <= kThreadsMax);
   state_->workers.reserve(thread_count - 1);
   // The standard library reports a refused thread in no other way.
   try {
@@ -84,8 +237,8 @@ ThreadPool::ThreadPool(size_t thread_count) : state_(std::make_unique<State>(thr
 
 ThreadPool::~ThreadPool() {
   state_->stopping.store(true, std::memory_order_release);
-  state_->generation.fetch_add(1, std::memory_order_acq_rel);
-  state_->generation.notify_all();
+  state_->phase.fetch_add(1);
+  Wake(state_->phase, INT_MAX);
   for (std::thread& worker : state_->workers) worker.join();
 }
 
@@ -99,17 +252,10 @@ void ThreadPool::ParallelFor(size_t count, size_t grain,
     body(0, count);
     return;
   }
-  state_->count = count;
-  state_->grain = grain;
-  state_->body = &body;
-  state_->pending.store(state_->thread_count - 1, std::memory_order_release);
-  state_->generation.fetch_add(1, std::memory_order_acq_rel);
-  state_->generation.notify_all();
-  state_->RunPieceGuarded(0);
-  for (size_t left = state_->pending.load(std::memory_order_acquire); left != 0;
-       left = state_->pending.load(std::memory_order_acquire)) {
-    state_->pending.wait(left, std::memory_order_acquire);
-  }
+  state_->Cut(count, grain, body);
+  state_->Open();
+  state_->RunPieces(0);
+  state_->Close();
   if (state_->failure) std::rethrow_exception(std::exchange(state_->failure, nullptr));
 }
 

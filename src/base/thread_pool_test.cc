@@ -2,16 +2,47 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace smoe {
 namespace {
+
+// 'S' for a thread that sleeps, as proc(5) has it: the letter behind the name in parentheses.
+char StateOfThread(const std::filesystem::path& task) {
+  std::ifstream file(task / "stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t name_end = text.rfind(')');
+  return name_end + 2 < text.size() ? text[name_end + 2] : '?';
+}
+
+std::filesystem::path TaskOfThisThread() {
+  return std::filesystem::path("/proc/self/task") / std::to_string(gettid());
+}
+
+std::vector<std::pair<size_t, size_t>> Ranges(ThreadPool& pool, size_t count, size_t grain) {
+  std::mutex mutex;
+  std::vector<std::pair<size_t, size_t>> ranges;
+  pool.ParallelFor(count, grain, [&](size_t begin, size_t end) {
+    const std::lock_guard lock(mutex);
+    ranges.emplace_back(begin, end);
+  });
+  std::sort(ranges.begin(), ranges.end());
+  return ranges;
+}
 
 TEST(ThreadPool, CoversEachIndexExactlyOnce) {
   for (size_t threads : {1u, 2u, 3u, 7u}) {
@@ -38,6 +69,92 @@ TEST(ThreadPool, ForksAndJoinsManyTimes) {
     pool.ParallelFor(2, 1, [&](size_t begin, size_t end) { sum += end - begin; });
   }
   EXPECT_EQ(sum.load(), 40000u);
+}
+
+TEST(ThreadPool, CutsByCountAndGrainAlone) {
+  ThreadPool pool(2);
+  // 100 rows in grains of 3 are 34 grains; 16 pieces of 3 grains would do, so 9 rows a piece.
+  std::vector<std::pair<size_t, size_t>> expected;
+  for (size_t begin = 0; begin < 100; begin += 9) {
+    expected.emplace_back(begin, std::min<size_t>(begin + 9, 100));
+  }
+  for (int round = 0; round < 100; ++round) EXPECT_EQ(Ranges(pool, 100, 3), expected);
+}
+
+// Whoever has the first piece keeps it until all others are done, also those that were meant for
+// the same thread.
+TEST(ThreadPool, OneThreadDoesWhatAnotherIsKeptFrom) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<size_t> done{0};
+    pool.ParallelFor(64, 1, [&](size_t begin, size_t end) {
+      while (begin == 0 && done.load() != 64 - (end - begin)) std::this_thread::yield();
+      done += end - begin;
+    });
+    EXPECT_EQ(done.load(), 64u);
+  }
+}
+
+TEST(ThreadPool, TheCallerSleepsWhileAWorkerIsBusy) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  const std::filesystem::path task = TaskOfThisThread();
+  std::atomic<bool> worker_is_inside{false};
+  std::atomic<bool> caller_slept{false};
+  pool.ParallelFor(2, 1, [&](size_t, size_t) {
+    if (std::this_thread::get_id() == caller) {
+      while (!worker_is_inside) std::this_thread::yield();
+      return;
+    }
+    worker_is_inside = true;
+    while (StateOfThread(task) != 'S') std::this_thread::yield();
+    caller_slept = true;
+  });
+  EXPECT_TRUE(caller_slept);
+}
+
+TEST(ThreadPool, AtRestEveryWorkerSleeps) {
+  ThreadPool pool(2);
+  std::atomic<size_t> workers_inside{0};
+  const std::thread::id caller = std::this_thread::get_id();
+  std::filesystem::path worker;
+  pool.ParallelFor(2, 1, [&](size_t, size_t) {
+    if (std::this_thread::get_id() == caller) {
+      while (workers_inside.load() == 0) std::this_thread::yield();
+      return;
+    }
+    worker = TaskOfThisThread();
+    workers_inside = 1;
+  });
+  while (StateOfThread(worker) != 'S') std::this_thread::yield();
+  // And it wakes again.
+  EXPECT_EQ(Ranges(pool, 2, 1).size(), 2u);
+}
+
+TEST(ThreadPool, StopsAtAnyTimeAfterALoop) {
+  for (int round = 0; round < 300; ++round) {
+    ThreadPool pool(1 + static_cast<size_t>(round) % 4);
+    std::atomic<size_t> sum{0};
+    for (int loop = 0; loop < round % 3; ++loop) {
+      pool.ParallelFor(100, 1, [&](size_t begin, size_t end) { sum += end - begin; });
+    }
+    EXPECT_EQ(sum.load(), 100u * static_cast<size_t>(round % 3));
+  }
+}
+
+// Plain memory, written by one thread and read by another in the next loop.
+TEST(ThreadPool, ALoopSeesWhatTheLoopBeforeWrote) {
+  for (size_t threads : {2u, 5u}) {
+    ThreadPool pool(threads);
+    std::vector<int> values(203, 0);
+    for (int round = 1; round <= 3000; ++round) {
+      pool.ParallelFor(values.size(), 7, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) values[i] += 1;
+      });
+      std::reverse(values.begin(), values.begin() + round % 203);
+    }
+    EXPECT_EQ(std::count(values.begin(), values.end(), 3000), 203);
+  }
 }
 
 TEST(ThreadPool, CreateTakesTheLimitAndRefusesWhatIsBeyond) {
