@@ -338,14 +338,20 @@ TEST(PackResume, EndsWithTheBytesOfAnUninterruptedRunAfterAKillAnywhere) {
   EXPECT_GT(resumed_max, 40U);
 }
 
-// Leaves an unfinished store.
+// Leaves an unfinished store with records in it: one thread, whose steps have one order.
 void Interrupt(const std::string& checkpoint, const std::string& out) {
+  PackOptions one_thread;
+  one_thread.threads = 1;
+  const TestFolder folder;
+  std::atomic<int> step_count{0};
+  CallbackProgress counting([&] { ++step_count; });
+  ASSERT_TRUE(Pack(checkpoint, folder.Path("whole"), one_thread, counting));
   const int status = InChild([&] {
-    std::atomic<int> left{40};
+    std::atomic<int> left{step_count - step_count / 8};
     CallbackProgress killer([&] {
       if (--left == 0) ::raise(SIGKILL);
     });
-    return Pack(checkpoint, out, {}, killer) ? 0 : 1;
+    return Pack(checkpoint, out, one_thread, killer) ? 0 : 1;
   });
   ASSERT_TRUE(WIFSIGNALED(status));
 }
