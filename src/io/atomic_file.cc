@@ -47,8 +47,17 @@ Unexpected AlreadyThere(const std::string& path) {
   return Invalid("{}: exists; --force replaces it", path);
 }
 
-// Only a file, a link or nothing may be in the place of what is written.
-Status CheckPlace(const std::string& path, bool overwrite) {
+// A link in the place of the partial file would lead the writing to a file that nobody named.
+Status CheckPartialPlace(const std::string& partial_path) {
+  struct stat info = {};
+  if (::lstat(partial_path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return Ok();
+  return Invalid("{}: is no regular file, expected one to go on with, or nothing; remove it",
+                 partial_path);
+}
+
+}  // namespace
+
+Status CheckOutputPlace(const std::string& path, bool overwrite) {
   if (path.empty()) return Invalid("output: the name is empty, expected a file to write");
   struct stat info = {};
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -64,8 +73,6 @@ Status CheckPlace(const std::string& path, bool overwrite) {
   return Ok();
 }
 
-}  // namespace
-
 Status CheckNoInput(const std::string& path, std::span<const std::string> inputs) {
   struct stat out = {};
   if (::stat(path.c_str(), &out) != 0) return Ok();
@@ -80,7 +87,8 @@ Status CheckNoInput(const std::string& path, std::span<const std::string> inputs
 }
 
 Result<AtomicFile> AtomicFile::Open(const std::string& path, const Options& options) {
-  SMOE_TRY(CheckPlace(path, options.overwrite));
+  SMOE_TRY(CheckOutputPlace(path, options.overwrite));
+  SMOE_TRY(CheckPartialPlace(path + ".partial"));
   AtomicFile out;
   SMOE_TRY_ASSIGN(File file, OpenLocked(path + ".partial"));
   if (!options.resume) SMOE_TRY(file.Truncate(0));

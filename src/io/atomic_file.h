@@ -22,6 +22,7 @@ class AtomicFile {
   // Errors: kInvalid if PATH exists and overwrite is off ("exists; --force replaces it");
   //         kInvalid if PATH is empty, or a folder, device, pipe or socket, whatever the options: a
   //         rename would put a file in the place of /dev/null; or if its folder is not there;
+  //         kInvalid if PATH.partial is there and no regular file;
   //         kInvalid if another process holds the lock on PATH.partial;
   //         kIo otherwise.
   static Result<AtomicFile> Open(const std::string& path, const Options& options);
@@ -48,6 +49,10 @@ class AtomicFile {
   bool keep_partial_ = false;
   bool overwrite_ = false;
 };
+
+// What AtomicFile::Open would refuse about PATH itself, without a trace: for dry runs. Only a file,
+// a link or nothing may be in the place of what is written.
+Status CheckOutputPlace(const std::string& path, bool overwrite);
 
 // kInvalid if `path` is one of the files `inputs`, by another name or through links too: renaming
 // over a file that is being read would lose it. Inputs that do not exist are passed over.

@@ -100,6 +100,19 @@ TEST_F(AtomicFileTest, AKeptPartialIsResumedOrReplaced) {
   EXPECT_EQ(Content(path_ + ".partial"), "z");
 }
 
+TEST_F(AtomicFileTest, APartialThatIsALinkIsNotWrittenThrough) {
+  const std::string victim = path_ + ".victim";
+  ASSERT_TRUE(WriteFileAtomically(victim, AsBytes(std::string_view("precious")), false));
+  std::filesystem::create_symlink(victim, path_ + ".partial");
+  for (const bool resume : {false, true}) {
+    const auto file = AtomicFile::Open(path_, {.overwrite = true, .resume = resume});
+    ASSERT_FALSE(file);
+    EXPECT_EQ(file.error().code(), ErrorCode::kInvalid);
+    EXPECT_NE(file.error().message().find(".partial: is no regular file"), std::string::npos);
+  }
+  EXPECT_EQ(Content(victim), "precious");
+}
+
 TEST_F(AtomicFileTest, AnExistingFileIsReplacedOnlyIfAsked) {
   ASSERT_TRUE(WriteFileAtomically(path_, AsBytes(std::string_view("old")), false));
   const auto refused = WriteFileAtomically(path_, AsBytes(std::string_view("new")), false);

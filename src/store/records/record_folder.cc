@@ -63,8 +63,11 @@ std::string RecordFolder::RecordName(ExpertKey key) const {
 
 bool IsRecordFolder(const std::string& path) {
   const std::string first = ExpertIndex::FileName(0);
-  if (Exists(path, first) || Exists(path, first + ".partial")) return true;
-  return Exists(path, kManifestName) && !Exists(path, "model.safetensors") &&
+  const std::string partial = ".partial";
+  if (Exists(path, first) || Exists(path, first + partial)) return true;
+  // Interrupted at its start, a store has no more than the second.
+  const bool has_manifest = Exists(path, kManifestName) || Exists(path, kManifestName + partial);
+  return has_manifest && !Exists(path, "model.safetensors") &&
          !Exists(path, "model.safetensors.index.json");
 }
 
@@ -74,7 +77,8 @@ Result<RecordFolder> OpenRecordFolder(const std::string& path) {
   const std::string manifest = PathIn(path, kManifestName);
   if (!Exists(path, kManifestName)) {
     return Corrupt(
-        "{}: missing beside the layer files; it is written last: an interrupted packing?",
+        "{}: missing; it is written last: an interrupted packing or conversion? --resume goes on "
+        "with it",
         manifest);
   }
   SMOE_TRY_ASSIGN(const std::string text, io::ReadWholeFile(manifest, kManifestBytesMax));

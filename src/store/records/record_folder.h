@@ -33,7 +33,7 @@ struct RecordFolder {
 };
 
 // True if `path` is a folder that holds a record store, whole or damaged: layer files, or a
-// manifest.json and no checkpoint.
+// manifest.json, finished or begun, and no checkpoint.
 bool IsRecordFolder(const std::string& path);
 
 // Errors: kCorrupt naming file, field, found, expected; without a manifest, which is written last,

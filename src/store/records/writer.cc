@@ -86,7 +86,13 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
                                 const RecordWriterOptions& options) {
   if (folder.empty()) return Invalid("output: the name is empty, expected a folder to write");
   std::error_code ignored;
-  if (!fs::exists(folder, ignored)) return Ok();
+  if (!fs::exists(folder, ignored)) {
+    // A name that is mistyped must not grow a tree of folders.
+    const fs::path above = (fs::path(folder) / "").parent_path().parent_path();
+    if (above.empty() || fs::exists(above, ignored)) return Ok();
+    return Invalid("{}: there is no folder {} to make it in; make it first", folder,
+                   above.string());
+  }
   if (!fs::is_directory(folder, ignored)) {
     return Invalid("{}: is a file, expected a folder to write", folder);
   }
@@ -112,7 +118,7 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
 Status RecordWriter::OpenFolder() {
   SMOE_TRY(CheckPlace(folder_, {}, options_));
   std::error_code failed;
-  made_folder_ = fs::create_directories(folder_, failed);
+  made_folder_ = fs::create_directory((fs::path(folder_) / "").parent_path(), failed);
   if (failed) return Io("{}: making the folder: {}", folder_, failed.message());
   // A finished store is only ever replaced as a whole: resuming does not allow it.
   SMOE_TRY_ASSIGN(io::AtomicFile manifest,
@@ -197,6 +203,9 @@ Result<bool> RecordWriter::RestoreRecord(ExpertKey key, uint64_t checksum, Mutab
   SMOE_TRY_ASSIGN(Layer * layer, OpenLayer(key.layer));
   SMOE_TRY(layer->file->file().ReadAt(layout_.RecordOffset(key.expert), scratch));
   if (Checksum(scratch) != checksum) return false;
+  // No checksum covers what lies behind the record.
+  const std::vector<std::byte> zeros(layout_.record_stride - spec_.raw_bytes);
+  SMOE_TRY(layer->file->file().WriteAt(layout_.RecordOffset(key.expert) + spec_.raw_bytes, zeros));
   SMOE_TRY(CountRecord(key, checksum));
   return true;
 }

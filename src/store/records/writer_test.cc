@@ -73,7 +73,7 @@ void WriteStore(const std::string& folder, const RecordWriterOptions& options = 
 
 TEST(RecordWriter, WritesAStoreThatOpensAndVerifies) {
   const TempFolder temp;
-  const std::string path = temp.File("new/store");
+  const std::string path = temp.File("store");
   WriteStore(path);
   const auto folder = OpenRecordFolder(path);
   ASSERT_TRUE(folder) << folder.error().message();
@@ -159,7 +159,8 @@ TEST(RecordWriter, TakesOverTheRecordsOfAnInterruptedRunThatHaveTheirChecksum) {
   EXPECT_NE(refused.error().message().find("--resume goes on with it"), std::string::npos);
 
   std::string layer = ReadFile(temp.File("s/experts_00000.xpr"));
-  layer[4096 + 300] ^= 1;  // in record 1
+  layer[4096 + 300] ^= 1;   // in record 1
+  layer[3 * 4096 - 1] = 1;  // behind record 2, where no checksum looks
   WriteFile(temp.File("s/experts_00000.xpr"), layer);
   const auto writer = MustCreate(temp.File("s"), {.overwrite = false, .resume = true});
   std::vector<std::byte> scratch(writer->spec().raw_bytes);
@@ -212,6 +213,23 @@ TEST(RecordWriter, LetsOneWriterAtATimeIntoAFolder) {
       RecordWriter::Create(temp.File("s"), SmallIndex(), {.overwrite = true, .resume = false});
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().message().find("another process"), std::string::npos);
+}
+
+TEST(RecordWriter, MakesItsFolderButNotTheOnesAboveIt) {
+  const TempFolder temp;
+  for (const char* ending : {"no/such/s", "no/such/s/"}) {
+    const Status place = RecordWriter::CheckPlace(temp.File(ending), {}, {});
+    ASSERT_FALSE(place);
+    EXPECT_EQ(place.error().code(), ErrorCode::kInvalid);
+    EXPECT_NE(place.error().message().find("there is no folder " + temp.File("no/such") + " to"),
+              std::string::npos)
+        << place.error().message();
+    EXPECT_FALSE(RecordWriter::Create(temp.File(ending), SmallIndex(), {}));
+  }
+  EXPECT_FALSE(std::filesystem::exists(temp.File("no")));
+  EXPECT_TRUE(RecordWriter::CheckPlace(temp.File("s/"), {}, {}));
+  MustCreate(temp.File("s/"))->KeepPartial();
+  EXPECT_TRUE(std::filesystem::is_directory(temp.File("s")));
 }
 
 TEST(RecordWriter, RefusesWhatNoManifestMaySay) {
