@@ -24,6 +24,7 @@ constexpr std::string_view kGlobalScale = "weight_global_scale";
 constexpr std::string_view kActivationScales[] = {"input_scale", "input_global_scale", "k_scale",
                                                   "v_scale"};
 constexpr uint64_t kGroup = tensor::kNvfp4Group;
+constexpr uint64_t kScalesAtOnce = uint64_t{64} << 10;
 
 std::string_view LastComponent(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -269,6 +270,21 @@ Status ReadLinearRows(const TensorFiles& files, const LinearWeight& weight, uint
   }
   SMOE_TRY_ASSIGN(const float global_scale, ReadGlobalScale(files, weight));
   DecodeNvfp4(codes, weight, rows, global_scale, out);
+  return Ok();
+}
+
+Status CheckScales(const TensorFiles& files, const LinearWeight& weight) {
+  if (weight.kind == LinearKind::kFloat || weight.shape[0] == 0) return Ok();
+  Rows rows;
+  rows.blocks_per_row = CeilDiv(weight.shape[1], weight.block_cols);
+  const uint64_t end = CeilDiv(weight.shape[0], weight.block_rows);
+  const uint64_t step = kScalesAtOnce / std::max<uint64_t>(rows.blocks_per_row, 1) + 1;
+  for (; rows.first_block_row < end; rows.first_block_row += step) {
+    rows.scales.resize(std::min(step, end - rows.first_block_row) * rows.blocks_per_row);
+    SMOE_TRY(ReadScales(files, weight, &rows));
+  }
+  if (weight.kind != LinearKind::kNvfp4) return Ok();
+  SMOE_TRY(ReadGlobalScale(files, weight));
   return Ok();
 }
 

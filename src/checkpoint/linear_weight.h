@@ -66,6 +66,9 @@ Result<LinearWeight> FindLinear(const TensorFiles& files, std::string_view stem,
 Status ReadLinearRows(const TensorFiles& files, const LinearWeight& weight, uint64_t first_row,
                       std::span<float> out);
 
+// What ReadLinearRows would refuse in any row. Cost: reads the scales, in pieces.
+Status CheckScales(const TensorFiles& files, const LinearWeight& weight);
+
 // Does a tensor of this name hold a matrix that FindLinear finds? "lm_head.weight" and
 // "lm_head.weight_packed" do. `stem` gets what precedes the last component.
 bool IsLinearName(std::string_view name, std::string_view* stem);

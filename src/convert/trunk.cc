@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checkpoint/expert_names.h"
+#include "checkpoint/linear_weight.h"
 
 namespace smoe::convert {
 namespace {
@@ -37,9 +38,25 @@ Result<TrunkPlan> Plan(const checkpoint::TensorFiles& files, const IsTrunk& is_t
   return plan;
 }
 
+// A trunk that could never be loaded is not worth writing.
+Status CheckTrunkScales(const checkpoint::Checkpoint& checkpoint) {
+  for (const auto& [name, info] : checkpoint.files.tensors()) {
+    std::string_view stem;
+    if (!checkpoint::IsLinearName(name, &stem) || info.dtype != tensor::DType::kU8) continue;
+    if (checkpoint.experts.IsExpertTensor(name)) continue;
+    const auto linear = checkpoint::FindLinear(checkpoint.files, stem, checkpoint.config);
+    if (!linear) continue;  // of a tower: opening has said what is wrong with the model's own
+    if (Status status = checkpoint::CheckScales(checkpoint.files, *linear); !status) {
+      return While(checkpoint.path, std::move(status));
+    }
+  }
+  return Ok();
+}
+
 }  // namespace
 
 Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint) {
+  SMOE_TRY(CheckTrunkScales(checkpoint));
   const checkpoint::ExpertLayout& experts = checkpoint.experts;
   return Plan(checkpoint.files, [&](std::string_view name) {
     return !experts.IsExpertTensor(name) || (experts.has_biases() && name.ends_with("bias"));

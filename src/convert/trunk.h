@@ -20,8 +20,9 @@ struct TrunkPlan {
   checkpoint::SafetensorsLayout layout;
 };
 
-// Names, types and shapes only. Biases of experts belong to the trunk: a blob has no room for them.
-// Errors: kInvalid from LayOutSafetensors.
+// Names, types and shapes, and the scales of NVFP4 matrices. Biases of experts belong to the trunk:
+// a blob has no room for them. Errors: kInvalid from LayOutSafetensors; kCorrupt by tensor: NVFP4
+// that could not be loaded.
 Result<TrunkPlan> PlanTrunk(const checkpoint::Checkpoint& checkpoint);
 
 // The same of any model's trunk, which may lie among experts: their names tell them.

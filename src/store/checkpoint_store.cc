@@ -183,7 +183,8 @@ Result<std::unique_ptr<ExpertStore>> OpenCheckpointStore(const std::string& path
                                                          const checkpoint::ExpertLayout& layout,
                                                          uint32_t num_hidden_layers) {
   if (layout.encoding() == checkpoint::ExpertEncoding::kNvfp4) {
-    return Unsupported("{}: NVFP4 experts are not computed by this build", path);
+    return Unsupported(
+        "{}: NVFP4 experts cannot be read in place; smoe pack makes a record store of them", path);
   }
   if (layout.encoding() != checkpoint::ExpertEncoding::kFloat) {
     return Unsupported(

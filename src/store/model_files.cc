@@ -48,6 +48,7 @@ Result<TensorFiles> OpenTrunk(const Vault& vault, const AnnexParts& annex,
     return TensorFiles::OpenEmbedded(vault.path, section->offset, section->size);
   }
   if (!places.options.trunk.empty()) {
+    SMOE_TRY(CheckNamed("--trunk", places.options.trunk, ""));
     places.files->decisions.push_back("trunk: " + places.options.trunk);
     return TensorFiles::Open(places.options.trunk);
   }
@@ -86,7 +87,8 @@ ExpertFacts FactsOf(const Vault& vault) {
 Status LoadConfig(const Vault& vault, const PartPlaces& places) {
   ModelFiles* files = places.files;
   std::string text;
-  SMOE_TRY(FindSideFiles(places, &text));
+  std::string path;
+  SMOE_TRY(FindSideFiles(places, &text, &path));
   const bool is_made = text.empty();
   Json json;
   if (is_made) {
@@ -95,7 +97,8 @@ Status LoadConfig(const Vault& vault, const PartPlaces& places) {
   } else {
     SMOE_TRY_ASSIGN(json, Json::Parse(text, vault.path + " config.json"));
   }
-  const std::string source = vault.path + (is_made ? " arch block" : " config.json");
+  const std::string own = vault.path + (is_made ? " arch block" : " config.json");
+  const std::string source = path.empty() ? own : path;
   SMOE_TRY(AdoptConfig(json, source, FactsOf(vault), files));
   files->side_files.config = std::move(text);
   SMOE_TRY(CheckVocabulary(vault, files->trunk, files->facts.prefix, files->config.vocab_size));

@@ -23,6 +23,7 @@ struct ModelFilesOptions {
   std::string config = {};  // --config: config.json or a folder with it; empty: find it
   std::string tokenizer = {};  // --tokenizer: tokenizer.json or a folder with it; empty: find it
   bool direct_io = true;       // ask for direct reads of the experts
+  bool allow_partial = false;  // a record store that lacks layers: a warning, not an error
 };
 
 struct ModelFiles {

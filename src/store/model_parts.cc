@@ -33,7 +33,8 @@ std::vector<std::string> SearchFolders(const PartPlaces& places, std::string_vie
 // One small file: from the container, else `named` (a file given by an option), else the first
 // folder that has it. nullopt: nowhere.
 Result<std::optional<std::string>> FindSideFile(const PartPlaces& places, std::string_view name,
-                                                const std::string& named) {
+                                                const std::string& named,
+                                                std::string* from = nullptr) {
   if (places.container.Has(name)) {
     places.files->decisions.push_back(fmt::format("{}: from {}", name, places.container.name()));
     return places.container.Read(name);
@@ -50,6 +51,7 @@ Result<std::optional<std::string>> FindSideFile(const PartPlaces& places, std::s
   }
   if (path.empty()) return std::nullopt;
   places.files->decisions.push_back(fmt::format("{}: {}", name, path));
+  if (from != nullptr) *from = path;
   return io::ReadWholeFile(path, kSideFileBytesMax);
 }
 
@@ -98,13 +100,13 @@ Status CheckNamed(const std::string& option, const std::string& value, std::stri
   return Invalid("{} {}: the folder has no {}", option, value, name);
 }
 
-Status FindSideFiles(const PartPlaces& places, std::string* config_text) {
+Status FindSideFiles(const PartPlaces& places, std::string* config_text, std::string* config_path) {
   const ModelFilesOptions& options = places.options;
   SMOE_TRY(CheckNamed("--config", options.config, vault::kSectionConfig));
   SMOE_TRY(CheckNamed("--tokenizer", options.tokenizer, vault::kSectionTokenizer));
   checkpoint::SideFiles& side = places.files->side_files;
   SMOE_TRY_ASSIGN(const std::optional<std::string> config,
-                  FindSideFile(places, vault::kSectionConfig, options.config));
+                  FindSideFile(places, vault::kSectionConfig, options.config, config_path));
   *config_text = config.value_or("");
   SMOE_TRY_ASSIGN(side.generation_config,
                   FindSideFile(places, vault::kSectionGenerationConfig, ""));

@@ -34,8 +34,9 @@ struct PartPlaces {
 };
 
 // Fills files->side_files but for the config, whose text goes to `config_text`; empty: nowhere.
+// `config_path`: the file it came from; empty: the container.
 // Errors: kInvalid for an option that names nothing; kCorrupt, kIo.
-Status FindSideFiles(const PartPlaces& places, std::string* config_text);
+Status FindSideFiles(const PartPlaces& places, std::string* config_text, std::string* config_path);
 
 // An option that the container makes idle is said, not dropped.
 void NoteIdleOption(const PartPlaces& places, const char* option, const std::string& value,

@@ -1,8 +1,11 @@
 #include "store/verify_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/linear_weight.h"
 #include "store/records/verify.h"
 
 namespace smoe::store {
@@ -11,6 +14,23 @@ namespace {
 
 void Append(const std::vector<std::string>& from, std::vector<std::string>* to) {
   to->insert(to->end(), from.begin(), from.end());
+}
+
+// Scales that no weight may have: NaN codes, which are no floats of the file, and what is below 0.
+void VerifyScales(const checkpoint::TensorFiles& files, const checkpoint::ModelConfig& config,
+                  vault::VerifyReport* report) {
+  for (const auto& [name, info] : files.tensors()) {
+    std::string_view stem;
+    if (!checkpoint::IsLinearName(name, &stem) || info.shape.size() != 2) continue;
+    // What is wrong with names and shapes is said where the model is opened.
+    const auto linear = checkpoint::FindLinear(files, stem, config);
+    if (!linear || linear->kind != checkpoint::LinearKind::kNvfp4) continue;
+    if (Status status = checkpoint::CheckScales(files, *linear); !status) {
+      const uint32_t file_index = linear->scales.info->file_index;
+      report->AddProblem(
+          fmt::format("{}: {}", files.files()[file_index].path(), status.error().message()));
+    }
+  }
 }
 
 // Opens the whole model and reads its tensors. What opening a vault has said is there already.
@@ -37,6 +57,7 @@ Status VerifyParts(const std::string& path, const ModelFilesOptions& options,
   // The bytes of a trunk inside the vault were counted with its annex.
   const uint64_t counted_bytes = report->checked_bytes;
   vault::VerifyTensors(files->trunk, report);
+  VerifyScales(files->trunk, files->config, report);
   std::error_code ignored;
   for (const io::File& file : files->trunk.files()) {
     if (std::filesystem::equivalent(file.path(), path, ignored)) {
@@ -62,6 +83,7 @@ Result<vault::VerifyReport> VerifyRecordModel(const std::string& path,
   }
   ModelFilesOptions files = options.files;
   files.direct_io = false;
+  files.allow_partial = true;
   SMOE_TRY(VerifyParts(path, files, &report));
   return report;
 }
@@ -78,6 +100,7 @@ Result<vault::VerifyReport> VerifyModel(const std::string& path,
     SMOE_TRY_ASSIGN(const checkpoint::Checkpoint folder, checkpoint::OpenCheckpoint(path));
     Append(folder.facts.warnings, &report.warnings);
     vault::VerifyTensors(folder.files, &report);
+    VerifyScales(folder.files, folder.config, &report);
     return report;
   }
   SMOE_TRY_ASSIGN(const vault::Vault opened, vault::OpenVault(path));
