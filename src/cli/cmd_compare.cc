@@ -113,12 +113,19 @@ Status CheckSameTokenizer(const store::ModelFiles& a, const store::ModelFiles& b
       Checksum(AsBytes(std::string_view(*of_b))), b.path);
 }
 
+// With one there is nothing to predict.
+Status CheckTokenCount(const Comparison& comparison) {
+  if (comparison.tokens.size() >= 2) return Ok();
+  return Invalid("{}: {} tokens, expected at least 2", comparison.text_source,
+                 comparison.tokens.size());
+}
+
 Status ReadTokens(const Options& options, const store::ModelFiles& a, const store::ModelFiles& b,
                   Comparison* comparison) {
   if (!options.tokens.empty()) {
     comparison->text_source = "--tokens";
     SMOE_TRY_ASSIGN(comparison->tokens, ParseTokenIds(options.tokens));
-    return Ok();
+    return CheckTokenCount(*comparison);
   }
   SMOE_TRY(CheckSameTokenizer(a, b));
   std::string content = kOwnText;
@@ -131,9 +138,7 @@ Status ReadTokens(const Options& options, const store::ModelFiles& a, const stor
   SMOE_TRY_ASSIGN(const text::TextModel text,
                   store::LoadText(with_tokenizer.side_files, with_tokenizer.path));
   SMOE_TRY_ASSIGN(comparison->tokens, text.EncodeRaw(content));
-  if (comparison->tokens.size() >= 2) return Ok();
-  return Invalid("{}: {} tokens, expected at least 2", comparison->text_source,
-                 comparison->tokens.size());
+  return CheckTokenCount(*comparison);
 }
 
 // Everything but the logits. Read through the page cache: one pass, in pieces.

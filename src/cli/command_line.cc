@@ -110,7 +110,8 @@ std::string Footer(const Command& command) {
 }
 
 constexpr char kProgramFooter[] =
-    "\nMODEL is a .smoe vault or a Hugging Face folder. Results go to stdout, all else to stderr.\n"
+    "\nMODEL is a .smoe vault, a record store or a Hugging Face folder. Results go to stdout, all "
+    "else\nto stderr.\n"
     "Exit status: 0 done, 1 damaged file, 2 wrong usage, 3 not supported, 4 drive or system,\n"
     "5 out of memory or space, 130 interrupted.\n"
     "Help for a command, with an example: smoe COMMAND --help\n";

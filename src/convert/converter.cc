@@ -17,6 +17,7 @@
 #include "convert/workers.h"
 #include "io/atomic_file.h"
 #include "store/read_expert.h"
+#include "store/records/manifest.h"
 
 namespace smoe::convert {
 namespace {
@@ -92,13 +93,27 @@ Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
   return plan;
 }
 
-Status CheckFreeSpace(const std::string& out_path, const Plan& plan, bool resume) {
+Status CheckFreeSpace(const std::string& out_path, const Plan& plan, bool takes_over) {
   uint64_t needed = plan.out_bytes;
-  if (resume) needed -= std::min(needed, plan.target->partial_bytes());
+  if (takes_over) needed -= std::min(needed, plan.target->partial_bytes());
   SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(out_path));
   if (free >= needed) return Ok();
   return Exhausted("{}: needs {} bytes ({} experts and a trunk of {}), the drive has {} free",
                    out_path, needed, plan.experts.size(), plan.trunk.layout.total_bytes, free);
+}
+
+Status CheckPlace(const StoredModel& model, const StoreTarget& target, bool asked_resume,
+                  const ConvertOptions& options, const std::string& out_path) {
+  std::vector<std::string> names;
+  for (const ModelPart& part : model.parts) names.push_back(part.name);
+  Status place = target.CheckPlace(names, options.resume, options.force);
+  std::error_code ignored;
+  const bool is_finished = !fs::is_directory(out_path, ignored) ||
+                           fs::exists(fs::path(out_path) / store::records::kManifestName, ignored);
+  if (!place && asked_resume && !options.resume && !is_finished) {
+    return NoJournal(target.journal_path(), out_path);
+  }
+  return place;
 }
 
 // The conversion itself: workers over experts, the trunk as one more piece of work.
@@ -258,6 +273,11 @@ ConvertReport StartReport(const StoredModel& model, const Plan& plan, const std:
   report.out_bytes = plan.out_bytes;
   report.decisions = model.files.decisions;
   report.warnings = model.files.warnings;
+  if (model.has_input_scales) {
+    report.warnings.push_back(
+        "input_scale of the records is left out: a vault has no place for it, and this engine does "
+        "not apply it");
+  }
   if (report.source_format == report.target_format) {
     report.decisions.push_back("experts: already " + report.source_format + ", moved as they are");
   }
@@ -282,6 +302,7 @@ Status MeasureOriginal(const StoredModel& model, const store::ModelFiles& origin
 Result<ConvertReport> Convert(const std::string& model_path, const std::string& out_path,
                               const ConvertOptions& asked, Progress& progress) {
   const Stopwatch stopwatch;
+  SMOE_TRY(CheckThreadCount(asked.threads));
   ConvertOptions options = asked;
   options.files.direct_io = false;
   SMOE_TRY_ASSIGN(const StoredModel model, OpenStoredModel(model_path, options.files));
@@ -296,8 +317,8 @@ Result<ConvertReport> Convert(const std::string& model_path, const std::string& 
   std::error_code ignored;
   options.resume = options.resume && fs::exists(plan.target->journal_path(), ignored);
   ConvertReport report = StartReport(model, plan, out_path);
-  SMOE_TRY(plan.target->CheckPlace(options.resume, options.force));
-  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume));
+  SMOE_TRY(CheckPlace(model, *plan.target, asked.resume, options, out_path));
+  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume || options.force));
   if (options.dry_run) return report;
 
   SMOE_TRY(plan.target->Open(options.resume, options.force));

@@ -356,6 +356,14 @@ TEST(Converter, RefusesByName) {
   forced.force = true;
   ConvertOptions forced_records = ToRecords();
   forced_records.force = true;
+  ConvertOptions many_threads = forced_records;
+  many_threads.threads = 5000;
+  ConvertOptions dry = ToRecords();
+  dry.dry_run = true;
+  ConvertOptions dry_vault = ToVault(32);
+  dry_vault.dry_run = true;
+  fs::create_directory(folder.Path("full"));
+  WriteText(folder.Path("full/tokenizer.json"), "precious");
   struct Case {
     std::string model;
     std::string out;
@@ -372,6 +380,10 @@ TEST(Converter, RefusesByName) {
       {records, folder.Path("other"), ToRecords(), "is a record store already"},
       {source, records, ToRecords(), "manifest.json: exists; --force"},
       {source, folder.Path("there.smoe"), forced_records, "is a file"},
+      {source, records, many_threads, "--threads: 5000"},
+      {source, folder.Path("full"), dry, "tokenizer.json: exists; --force"},
+      {source, folder.Path("no/such/records"), dry, "make it first"},
+      {records, folder.Path("no/such/a.smoe"), dry_vault, "make it first"},
       {source, folder.Path("a.smoe"), ToVault(33), "33"},
       {source, folder.Path("a.smoe"), original, "/no/such"},
       {source, "", ToVault(32), "OUT: the name is empty"},
@@ -400,6 +412,26 @@ TEST(Converter, AnOriginalOfAnotherShapeIsRefusedBeforeAnythingIsWritten) {
 }
 
 // Groups that straddle rows.
+TEST(Converter, SaysThatAVaultHasNoPlaceForInputScales) {
+  const std::string reference = Reference("nvfp4");
+  if (!fs::exists(reference)) GTEST_SKIP() << "no reference data at " << reference;
+  for (const auto& [store, has_them] :
+       {std::pair("a64x128-store", true), std::pair("b16x32-store-part-input", true),
+        std::pair("a64x128-store-no-input", false)}) {
+    const TestFolder folder;
+    ConvertOptions options = ToVault(16);
+    options.files.trunk =
+        reference + "/" + std::string(store).substr(0, std::string(store).find('-')) + "-modelopt";
+    const auto report = ConvertQuietly(reference + "/" + store, folder.Path("out.smoe"), options);
+    ASSERT_TRUE(report) << report.error().message();
+    const bool is_said =
+        std::any_of(report->warnings.begin(), report->warnings.end(), [](const std::string& text) {
+          return text.starts_with("input_scale of the records is left out");
+        });
+    EXPECT_EQ(is_said, has_them) << store;
+  }
+}
+
 TEST(Converter, TakesOddShapes) {
   if (!fs::exists(Reference("checkpoints"))) GTEST_SKIP() << "no " << Reference("checkpoints");
   const TestFolder folder;

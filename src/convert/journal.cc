@@ -89,11 +89,16 @@ Status CompareIdentity(const std::string& path, const Json& then, const Json& id
   }
   return Invalid(
       "{}: the unfinished conversion was begun from another source or with other options ({}); "
-      "give the same ones, or start again without --resume",
+      "give the same ones, or start again by --force instead of --resume",
       path, text);
 }
 
 }  // namespace
+
+Unexpected NoJournal(const std::string& journal_path, const std::string& out_path) {
+  return Invalid("{}: missing, so what lies in {} cannot be gone on with; --force starts again",
+                 journal_path, out_path);
+}
 
 Result<std::unique_ptr<Journal>> Journal::Create(const std::string& path, const Json& identity) {
   std::unique_ptr<Journal> journal(new Journal);

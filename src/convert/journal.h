@@ -50,4 +50,7 @@ class Journal {
   uint64_t end_ = 0;  // in bytes
 };
 
+// The answer to a resume where no journal is and something else is in the way.
+Unexpected NoJournal(const std::string& journal_path, const std::string& out_path);
+
 }  // namespace smoe::convert

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
 
 #include "checkpoint/name_list.h"
 
@@ -84,11 +85,17 @@ Status FillIndex(const checkpoint::Checkpoint& checkpoint,
 Status CheckSources(const checkpoint::Checkpoint& checkpoint,
                     const std::vector<checkpoint::ExpertLayer>& layers) {
   if (!IsMoved(checkpoint)) return Ok();
+  std::optional<checkpoint::LinearWeight> first;
   for (const checkpoint::ExpertLayer& layer : layers) {
     for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
       for (int proj = 0; proj < checkpoint::kProjCount; ++proj) {
-        SMOE_TRY(FindNvfp4Source(checkpoint, layer.layer_index, expert,
-                                 static_cast<checkpoint::Proj>(proj)));
+        SMOE_TRY_ASSIGN(const Nvfp4Source source,
+                        FindNvfp4Source(checkpoint, layer.layer_index, expert,
+                                        static_cast<checkpoint::Proj>(proj)));
+        if (!first) first = source.weight;
+        if (source.weight.global_is_inverse == first->global_is_inverse) continue;
+        return Corrupt("{}: tensor {}: another NVFP4 kind than {}, expected one in all experts",
+                       checkpoint.path, *source.weight.codes.name, *first->codes.name);
       }
     }
   }

@@ -99,9 +99,12 @@ uint64_t OccupiedBytes(const std::string& path) {
   return static_cast<uint64_t>(info.st_blocks) * kStatBlockBytes;
 }
 
-Status CheckFreeSpace(const std::string& out_path, const PackPlan& plan, bool resume) {
+// A resume keeps the layers that are there; --force removes them before it writes.
+Status CheckFreeSpace(const std::string& out_path, const PackPlan& plan,
+                      const PackOptions& options) {
   uint64_t needed = plan.out_bytes;
-  for (uint32_t layer = 0; resume && layer < plan.index.num_moe_layers; ++layer) {
+  const bool counts_old = options.resume || options.force;
+  for (uint32_t layer = 0; counts_old && layer < plan.index.num_moe_layers; ++layer) {
     const std::string path = PathIn(out_path, records::ExpertIndex::FileName(layer));
     needed -= std::min(needed, OccupiedBytes(path) + OccupiedBytes(path + ".partial"));
   }
@@ -302,6 +305,7 @@ Json PackReport::ToJson() const {
 Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& out_path,
                         const PackOptions& asked, Progress& progress) {
   const Stopwatch stopwatch;
+  SMOE_TRY(CheckThreadCount(asked.threads));
   PackOptions options = asked;
   const std::string manifest_path = PathIn(out_path, records::kManifestName);
   const std::string journal_path = PathIn(out_path, kPackJournalName);
@@ -319,8 +323,10 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
   SMOE_TRY(CheckText(checkpoint, options.allow_broken_text, &report.warnings));
   SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   const records::RecordWriterOptions writer_options{options.force, options.resume};
-  SMOE_TRY(records::RecordWriter::CheckPlace(out_path, FileNames(plan), writer_options));
-  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume));
+  Status place = records::RecordWriter::CheckPlace(out_path, FileNames(plan), writer_options);
+  if (!place && asked.resume && !options.resume) return NoJournal(journal_path, out_path);
+  SMOE_TRY(std::move(place));
+  SMOE_TRY(CheckFreeSpace(out_path, plan, options));
   if (options.dry_run) return report;
   SMOE_TRY_ASSIGN(const auto writer,
                   records::RecordWriter::Create(out_path, plan.index, writer_options));

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -18,6 +19,7 @@
 #include "store/records/record.h"
 #include "store/records/record_folder.h"
 #include "store/records/verify.h"
+#include "store/verify_model.h"
 
 namespace smoe::convert {
 namespace {
@@ -250,6 +252,11 @@ TEST(Pack, ReplacesWhatIsThereOnlyWhenForced) {
   }
   PackOptions options;
   options.force = true;
+  options.threads = 5000;  // refused before anything is removed
+  EXPECT_NE(MustFail(TinyMoe(), folder.Path("s"), options).message().find("--threads: 5000"),
+            std::string::npos);
+  EXPECT_TRUE(FilesOf(folder.Path("s")) == before);
+  options.threads = 0;
   MustPack(TinyMoe(), folder.Path("s"), options);
   EXPECT_TRUE(FilesOf(folder.Path("s")) == before);
   // A file of another program with a name that is needed.
@@ -291,6 +298,38 @@ TEST(Pack, PacksTheLayersThatAreListed) {
   options.layers = "2-9";
   EXPECT_NE(MustFail(TinyMoe(), folder.Path("t"), options).message().find("layer 4 has no experts"),
             std::string::npos);
+}
+
+TEST(Pack, APartialStoreIsSaidToBeOne) {
+  const TestFolder folder;
+  PackOptions options;
+  options.layers = "1";
+  MustPack(TinyMoe(), folder.Path("s"), options);
+  const auto files = store::OpenModelFiles(folder.Path("s"), {});
+  ASSERT_FALSE(files);
+  EXPECT_EQ(files.error().code(), ErrorCode::kInvalid);
+  EXPECT_NE(files.error().message().find("a partial store cannot run: the config wants experts in "
+                                         "layers 0, 2, 3, the store has none"),
+            std::string::npos)
+      << files.error().message();
+  const auto report = store::VerifyModel(folder.Path("s"), {});
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_TRUE(report->ok());
+  const auto is_said = [](const std::string& text) { return text.starts_with("a partial store"); };
+  EXPECT_TRUE(std::any_of(report->warnings.begin(), report->warnings.end(), is_said));
+}
+
+TEST(Pack, AStoreOfOthersSaysWhichOptionIsOfAnotherModel) {
+  SKIP_WITHOUT_REFERENCE();
+  const std::string store = Reference("nvfp4/a64x128-store");
+  const auto other = store::OpenModelFiles(store, {.trunk = TinyMoe()});
+  ASSERT_FALSE(other);
+  EXPECT_TRUE(other.error().message().starts_with(TinyMoe() + "/config.json: hidden_size is 256"))
+      << other.error().message();
+  const auto missing = store::OpenModelFiles(store, {.trunk = "/no/such"});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), ErrorCode::kInvalid);
+  EXPECT_EQ(missing.error().message(), "--trunk /no/such: no such file or folder");
 }
 
 TEST(ParseLayerList, TakesNumbersAndRangesAndNothingElse) {
@@ -369,6 +408,8 @@ TEST(PackResume, RefusesOtherOptionsAndAnotherSourceAndKeepsWhatIsDone) {
   EXPECT_NE(other.message().find("options.quantiser: then \"mse\", now \"amax\""),
             std::string::npos)
       << other.message();
+  EXPECT_NE(other.message().find("--force instead of --resume"), std::string::npos);
+  EXPECT_EQ(other.message().find("goes on from here"), std::string::npos);
   options.quantiser = tensor::Nvfp4Quantiser::kMse;
   std::string weights = ReadText(source + "/model.safetensors");
   weights.back() = static_cast<char>(weights.back() ^ 1);
@@ -380,6 +421,18 @@ TEST(PackResume, RefusesOtherOptionsAndAnotherSourceAndKeepsWhatIsDone) {
   WriteText(source + "/model.safetensors", right);
   fs::last_write_time(source + "/model.safetensors", time);
   EXPECT_GT(MustPack(source, folder.Path("s"), options).resumed_expert_count, 0U);
+}
+
+TEST(PackResume, SaysThatWithoutTheJournalThereIsNothingToGoOnWith) {
+  const TestFolder folder;
+  Interrupt(TinyMoe(), folder.Path("s"));
+  fs::remove(folder.Path("s/pack.journal"));
+  PackOptions options;
+  options.resume = true;
+  const Error error = MustFail(TinyMoe(), folder.Path("s"), options);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+  EXPECT_NE(error.message().find("pack.journal: missing"), std::string::npos) << error.message();
+  EXPECT_EQ(error.message().find("--resume goes on"), std::string::npos) << error.message();
 }
 
 TEST(PackResume, LetsOneWriterAtATimeIntoAFolder) {
@@ -533,6 +586,54 @@ TEST(PackSource, RefusesATensorThatIsHalfOneNamingAndHalfTheOther) {
 }
 
 // Cases C01 and C04: the names decide, not the config.
+TEST(PackSource, RefusesOneNamingInOneLayerAndTheOtherInAnother) {
+  SKIP_WITHOUT_REFERENCE();
+  const TestFolder folder;
+  const auto files = checkpoint::TensorFiles::Open(Reference("nvfp4/a64x128-modelopt")).value();
+  const std::pair<std::string, std::string> endings[] = {
+      {".weight", ".weight_packed"},
+      {".weight_scale_2", ".weight_global_scale"},
+      {".input_scale", ".input_global_scale"}};
+  std::vector<std::pair<std::string, std::string>> changes;
+  for (const auto& [name, info] : files.tensors()) {
+    if (!name.starts_with("model.layers.2.mlp.experts.")) continue;
+    for (const auto& [from, to] : endings) {
+      if (!name.ends_with(from)) continue;
+      changes.emplace_back('"' + name + '"',
+                           '"' + name.substr(0, name.size() - from.size()) + to + '"');
+    }
+  }
+  ASSERT_EQ(changes.size(), 8U * 3 * 3);
+  ExpectRefused(folder, WithHeader(folder, "a64x128-modelopt", changes),
+                {"tensor model.layers.2.mlp.experts.0.gate_proj.weight_packed",
+                 "another NVFP4 kind than model.layers.1.mlp.experts.0.gate_proj.weight"});
+}
+
+TEST(PackSource, RefusesATrunkWhoseScalesCannotBeAndVerifyFindsThem) {
+  SKIP_WITHOUT_REFERENCE();
+  const std::string stem = "model.layers.1.self_attn.q_proj.";
+  const struct {
+    std::string tensor;
+    std::string bytes;
+    std::string message;
+  } cases[] = {{stem + "weight_scale", "\x7f", "element 5 is nan"},
+               {stem + "weight_scale", "\x81", "element 5 is -0.001953125"},
+               {stem + "weight_scale_2", FloatText(0), ": 0, expected a finite number above 0"}};
+  for (const auto& item : cases) {
+    const TestFolder folder;
+    const uint64_t offset = item.bytes.size() == 1 ? 5 : 0;
+    const std::string source = WithBytes(folder, "mixed-modelopt", item.tensor, offset, item.bytes);
+    ExpectRefused(folder, source, {"tensor " + item.tensor, item.message});
+    const auto report = store::VerifyModel(source, {});
+    ASSERT_TRUE(report) << report.error().message();
+    ASSERT_EQ(report->problem_count, 1U);
+    EXPECT_NE(report->problems[0].find(source + "/model.safetensors: tensor " + item.tensor),
+              std::string::npos)
+        << report->problems[0];
+    EXPECT_NE(report->problems[0].find(item.message), std::string::npos) << report->problems[0];
+  }
+}
+
 TEST(PackSource, GoesByTheNamesAndSaysWhereTheConfigContradicts) {
   SKIP_WITHOUT_REFERENCE();
   const TestFolder folder;

@@ -152,8 +152,10 @@ class RecordTarget final : public StoreTarget {
     return bytes;
   }
 
-  Status CheckPlace(bool resume, bool force) const override {
-    return records::RecordWriter::CheckPlace(out_path_, {kTrunkName}, {force, resume});
+  Status CheckPlace(const std::vector<std::string>& parts, bool resume, bool force) const override {
+    std::vector<std::string> names = parts;
+    names.emplace_back(kTrunkName);
+    return records::RecordWriter::CheckPlace(out_path_, names, {force, resume});
   }
 
   Status Open(bool resume, bool force) override {

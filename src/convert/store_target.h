@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -55,10 +56,11 @@ class StoreTarget {
   virtual std::string journal_path() const = 0;          // beside or in what is written
   virtual uint64_t expert_bytes() const = 0;             // all experts, as they lie on the drive
   virtual uint64_t file_bytes(uint64_t size) const = 0;  // what a file of `size` takes
-  // Bytes that an unfinished run already occupies.
+  // Bytes that an unfinished run, or the store that is replaced, occupies until Open.
   virtual uint64_t partial_bytes() const = 0;
-  // What Open would refuse, without a trace.
-  virtual Status CheckPlace(bool resume, bool force) const = 0;
+  // What Open and BeginFile of the trunk and of `parts` would refuse, without a trace.
+  virtual Status CheckPlace(const std::vector<std::string>& parts, bool resume,
+                            bool force) const = 0;
 
   virtual Status Open(bool resume, bool force) = 0;
   virtual Result<std::unique_ptr<ExpertEncoder>> MakeEncoder() const = 0;

@@ -1,6 +1,7 @@
 #include "convert/stored_model.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "convert/source.h"
@@ -39,6 +40,18 @@ Status ReadVaultParts(const std::string& path, StoredModel* model) {
   return Ok();
 }
 
+// One record that has them is enough.
+Result<bool> HasInputScales(const records::RecordFolder& folder) {
+  for (const io::File& file : folder.files) {
+    for (uint32_t expert = 0; expert < folder.layout.num_experts; ++expert) {
+      std::array<std::byte, sizeof(records::ExpertRecordHeader)> bytes;
+      SMOE_TRY(file.ReadAt(folder.layout.RecordOffset(expert), bytes));
+      if (LoadStruct<records::ExpertRecordHeader>(bytes).input_scale_flags != 0) return true;
+    }
+  }
+  return false;
+}
+
 Status ReadFolderParts(const std::string& path, StoredModel* model) {
   SMOE_TRY_ASSIGN(records::RecordFolder folder, records::OpenRecordFolder(path));
   for (const records::StoreFile& file : folder.index.files) {
@@ -47,6 +60,7 @@ Status ReadFolderParts(const std::string& path, StoredModel* model) {
                     records::ReadStoreFile(folder, file, vault::kSmallSectionBytesMax));
     model->parts.push_back({file.part, std::move(content)});
   }
+  SMOE_TRY_ASSIGN(model->has_input_scales, HasInputScales(folder));
   model->origin = std::move(folder.index.source);
   return Ok();
 }

@@ -20,6 +20,7 @@ struct ModelPart {
 struct StoredModel {
   store::ModelFiles files;
   bool is_records = false;
+  bool has_input_scales = false;  // records that carry scales of activations
   std::vector<ModelPart> parts;  // side files, then what the store holds besides and we do not know
   Json origin;                   // what the store says of its own making; null: nothing
   Json source;                   // its files with sizes, sampled hashes and times: for a resume

@@ -183,10 +183,12 @@ Result<SynthReport> Synthesize(const std::string& shape, const std::string& out_
                                const SynthOptions& options, Progress& progress) {
   const Stopwatch stopwatch;
   if (out_path.empty()) return Invalid("OUT: the name is empty");
+  SMOE_TRY(CheckThreadCount(options.threads));
   SMOE_TRY_ASSIGN(const Plan plan, MakePlan(shape, out_path, options));
   SMOE_TRY(io::CheckNoInput(out_path, std::vector<std::string>{plan.shape.config_path}));
   SynthReport report = StartReport(plan, out_path, options);
-  SMOE_TRY(plan.target->CheckPlace(false, options.force));
+  SMOE_TRY(
+      plan.target->CheckPlace({std::string(store::vault::kSectionConfig)}, false, options.force));
   SMOE_TRY(CheckFreeSpace(plan, out_path));
   if (options.dry_run) return report;
   SMOE_TRY(plan.target->Open(false, options.force));

@@ -132,10 +132,9 @@ class VaultTarget final : public StoreTarget {
     return failed ? 0 : size;
   }
 
-  Status CheckPlace(bool, bool force) const override {
-    std::error_code ignored;
-    if (force || !std::filesystem::exists(out_path_, ignored)) return Ok();
-    return Invalid("{}: exists; --force replaces it", out_path_);
+  // The parts are sections of the one file.
+  Status CheckPlace(const std::vector<std::string>&, bool, bool force) const override {
+    return io::CheckOutputPlace(out_path_, force);
   }
 
   Status Open(bool resume, bool force) override {

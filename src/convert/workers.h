@@ -32,6 +32,12 @@ class FirstError {
   Status status_;
 };
 
+// What RunWorkers would refuse: asked before an older output is removed for the new one.
+inline Status CheckThreadCount(size_t thread_count) {
+  if (thread_count <= kThreadsMax) return Ok();
+  return Invalid("--threads: {}, expected 1 to {}", thread_count, kThreadsMax);
+}
+
 // Calls `make_worker()`, which gives a Result<Worker>, once a thread, and `work(index, worker)`
 // once for every index below `count`, in any order. thread_count 0: one more than
 // UsableCoreCount(), because a conversion's worker also waits for the drive.
