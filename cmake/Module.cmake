@@ -20,8 +20,9 @@ function(smoe_module name)
     set(visibility INTERFACE)
   endif()
   if(ARG_ARITHMETIC AND CMAKE_BUILD_TYPE STREQUAL "Debug")
-    # Unoptimised loops over weights would be most of the time of the sanitizers' tests.
-    target_compile_options(smoe_${name} PRIVATE -O2)
+    # Unoptimised loops over weights would be most of the time of the sanitizers' tests. What a
+    # header defines stays a function: tests/CMakeLists.txt looks for such in the vector files.
+    target_compile_options(smoe_${name} PRIVATE -O2 -fno-inline)
   endif()
   target_include_directories(smoe_${name} ${visibility} ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(smoe_${name} ${visibility} ${depends} ${ARG_LINK})

@@ -94,7 +94,7 @@ int BestRatio(const int16_t* integers, uint32_t count, const SearchTable& table)
 }
 
 float SearchGroup(const float* weights, uint32_t count, float largest, const SearchTable& table) {
-  int16_t integers[kCountMax];
+  int16_t integers[kCountMax] = {};
   const float to_integer = 32767.0F / largest;
   for (uint32_t i = 0; i < count; ++i) {
     integers[i] = static_cast<int16_t>(std::fabs(std::nearbyint(weights[i] * to_integer)));
