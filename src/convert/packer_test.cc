@@ -634,6 +634,15 @@ TEST(PackSource, RefusesATrunkWhoseScalesCannotBeAndVerifyFindsThem) {
   }
 }
 
+TEST(PackSource, RefusesATrunkWithoutAScale) {
+  SKIP_WITHOUT_REFERENCE();
+  const TestFolder folder;
+  const std::string stem = "model.layers.1.self_attn.q_proj.";
+  ExpectRefused(
+      folder, WithHeader(folder, "mixed-modelopt", {{stem + "weight_scale_2\"", stem + "other\""}}),
+      {"tensor " + stem + "weight_scale_2: missing"});
+}
+
 TEST(PackSource, GoesByTheNamesAndSaysWhereTheConfigContradicts) {
   SKIP_WITHOUT_REFERENCE();
   const TestFolder folder;

@@ -45,7 +45,9 @@ Status CheckTrunkScales(const checkpoint::Checkpoint& checkpoint) {
     if (!checkpoint::IsLinearName(name, &stem) || info.dtype != tensor::DType::kU8) continue;
     if (checkpoint.experts.IsExpertTensor(name)) continue;
     const auto linear = checkpoint::FindLinear(checkpoint.files, stem, checkpoint.config);
-    if (!linear) continue;  // of a tower: opening has said what is wrong with the model's own
+    // A tower that is not run may hold what this build does not know.
+    if (!linear && !name.starts_with(checkpoint.facts.prefix + "layers.")) continue;
+    if (!linear) return While(checkpoint.path, Status(Unexpected(linear.error())));
     if (Status status = checkpoint::CheckScales(checkpoint.files, *linear); !status) {
       return While(checkpoint.path, std::move(status));
     }
