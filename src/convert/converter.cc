@@ -1,7 +1,6 @@
 #include "convert/converter.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <memory>
 
@@ -9,6 +8,7 @@
 #include "base/stopwatch.h"
 #include "convert/give_up.h"
 #include "convert/journal.h"
+#include "convert/ledger.h"
 #include "convert/pack_plan.h"
 #include "convert/shatter_plan.h"
 #include "convert/store_target.h"
@@ -120,56 +120,41 @@ Status CheckPlace(const StoredModel& model, const StoreTarget& target, bool aske
 class Conversion {
  public:
   Conversion(const StoredModel& model, const Plan& plan, const ConvertOptions& options,
-             Progress& progress)
+             Ledger& ledger, Progress& progress)
       : source_(*model.files.experts),
         model_(model),
         plan_(plan),
         target_(*plan.target),
         options_(options),
-        progress_(progress),
-        done_(plan.experts.size()),
-        is_done_(plan.experts.size()) {}
+        ledger_(ledger),
+        progress_(progress) {}
 
   // Takes over the experts of an interrupted run whose bytes are still those it wrote.
-  Status Restore(const std::vector<ExpertDone>& done) {
-    if (done.empty()) return Ok();
-    const ProgressPhase phase(progress_, "resuming", done.size() * BytesOf(0));
-    std::atomic<uint64_t> restored_count{0};
-    Status restored = RunWorkers(
-        done.size(), options_.threads, [&] { return target_.MakeEncoder(); },
-        [&](size_t i, std::unique_ptr<ExpertEncoder>& encoder) -> Status {
-          const ExpertDone& expert = done[i];
-          if (expert.index >= done_.size()) return Ok();
-          SMOE_TRY_ASSIGN(const bool is_same,
-                          target_.Restore(expert.index, expert.checksum, encoder->buffer()));
-          progress_.Advance(BytesOf(0));
-          if (!is_same) return Ok();
-          done_[expert.index] = expert;
-          is_done_[expert.index] = 1;
-          restored_count.fetch_add(1);
-          return Ok();
+  Status Restore() {
+    return ledger_.Restore(
+        options_.threads, BytesOf(0), progress_, [&] { return target_.MakeEncoder(); },
+        [&](uint64_t index, uint64_t checksum, std::unique_ptr<ExpertEncoder>& encoder) {
+          return target_.Restore(index, checksum, encoder->buffer());
         });
-    restored_count_ = restored_count;
-    return restored;
   }
 
-  Status Run(Journal& journal) {
+  Status Run() {
     uint64_t total_bytes = plan_.trunk.layout.total_bytes;
-    for (size_t i = 0; i < done_.size(); ++i) total_bytes += is_done_[i] == 0 ? BytesOf(i) : 0;
+    for (size_t i = 0; i < ledger_.expert_count(); ++i) {
+      if (!ledger_.IsDone(i)) total_bytes += BytesOf(i);
+    }
     const ProgressPhase phase(progress_, "converting", total_bytes);
     return RunWorkers(
-        done_.size() + 1, options_.threads, [&] { return MakeWorker(); },
+        ledger_.expert_count() + 1, options_.threads, [&] { return MakeWorker(); },
         [&](size_t piece, Worker& worker) -> Status {
-          return piece == 0 ? WriteTrunk() : ConvertExpert(piece - 1, worker, journal);
+          return piece == 0 ? WriteTrunk() : ConvertExpert(piece - 1, worker);
         });
   }
-
-  uint64_t restored_count() const { return restored_count_; }
 
   // Added up in the order of the experts, so that a resumed run gives the same figures.
   std::vector<LayerErrors> Errors() const {
     std::vector<ProjErrors> errors;
-    for (const ExpertDone& expert : done_) errors.push_back(expert.errors);
+    for (const ExpertDone& expert : ledger_.experts()) errors.push_back(expert.errors);
     return SumByLayer(plan_.experts, errors);
   }
 
@@ -187,15 +172,14 @@ class Conversion {
 
   uint64_t BytesOf(size_t index) const { return source_.Locate(plan_.experts[index]).read_bytes(); }
 
-  Status ConvertExpert(size_t index, Worker& worker, Journal& journal) {
-    if (is_done_[index] != 0) return Ok();
+  Status ConvertExpert(size_t index, Worker& worker) {
+    if (ledger_.IsDone(index)) return Ok();
     const store::ExpertId id = plan_.experts[index];
-    ExpertDone& done = done_[index];
-    done.index = index;
+    ExpertDone& done = ledger_.Start(index);
     SMOE_TRY(store::ReadExpert(source_, id, worker.slot.bytes()));
     SMOE_TRY(worker.encoder->Encode(index, source_.View(id, worker.slot.bytes()), &done.errors));
     SMOE_TRY_ASSIGN(done.checksum, target_.Write(index, worker.encoder->buffer()));
-    SMOE_TRY(journal.Append(done));
+    SMOE_TRY(ledger_.Finish(index));
     progress_.Advance(BytesOf(index));
     return Ok();
   }
@@ -213,10 +197,8 @@ class Conversion {
   const Plan& plan_;
   StoreTarget& target_;
   const ConvertOptions& options_;
+  Ledger& ledger_;
   Progress& progress_;
-  std::vector<ExpertDone> done_;
-  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
-  uint64_t restored_count_ = 0;
 };
 
 Json OriginOf(const StoredModel& model, const ConvertOptions& options,
@@ -238,17 +220,12 @@ Json OriginOf(const StoredModel& model, const ConvertOptions& options,
 Status WriteAll(const StoredModel& model, const Plan& plan, const ConvertOptions& options,
                 Progress& progress, ConvertReport* report) {
   StoreTarget& target = *plan.target;
-  std::vector<ExpertDone> done;
-  std::unique_ptr<Journal> journal;
-  if (options.resume) {
-    SMOE_TRY_ASSIGN(journal, Journal::Resume(target.journal_path(), plan.identity, &done));
-  } else {
-    SMOE_TRY_ASSIGN(journal, Journal::Create(target.journal_path(), plan.identity));
-  }
-  Conversion conversion(model, plan, options, progress);
-  SMOE_TRY(conversion.Restore(done));
-  SMOE_TRY(conversion.Run(*journal));
-  report->resumed_expert_count = conversion.restored_count();
+  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(target.journal_path(), plan.identity,
+                                              plan.experts.size(), options.resume));
+  Conversion conversion(model, plan, options, ledger, progress);
+  SMOE_TRY(conversion.Restore());
+  SMOE_TRY(conversion.Run());
+  report->resumed_expert_count = ledger.restored_count();
   report->added = conversion.Errors();
   for (const ModelPart& part : model.parts) {
     SMOE_TRY(target.BeginFile(part.name, part.content.size()));

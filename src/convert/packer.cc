@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 
@@ -12,6 +11,7 @@
 #include "convert/expert_packer.h"
 #include "convert/give_up.h"
 #include "convert/journal.h"
+#include "convert/ledger.h"
 #include "convert/pack_plan.h"
 #include "convert/shatter_plan.h"
 #include "convert/workers.h"
@@ -120,64 +120,39 @@ Status CheckFreeSpace(const std::string& out_path, const PackPlan& plan,
 class Packing {
  public:
   Packing(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
-          const PackOptions& options, records::RecordWriter& writer, Progress& progress)
+          const PackOptions& options, records::RecordWriter& writer, Ledger& ledger,
+          Progress& progress)
       : checkpoint_(checkpoint),
         plan_(plan),
         options_(options),
         writer_(writer),
+        ledger_(ledger),
         progress_(progress),
-        rules_{options.quantiser, options.allow_non_finite},
-        done_(uint64_t{plan.index.num_moe_layers} * plan.index.num_experts),
-        is_done_(done_.size()) {}
+        rules_{options.quantiser, options.allow_non_finite} {}
 
   // Takes over the records of an interrupted run whose bytes are still those it wrote.
-  Status Restore(const std::vector<ExpertDone>& done) {
-    if (done.empty()) return Ok();
-    const ProgressPhase phase(progress_, "resuming", done.size() * plan_.spec.raw_bytes);
-    std::atomic<uint64_t> restored_count{0};
-    SMOE_TRY(RunWorkers(
-        done.size(), options_.threads, [&] { return MakeWorker(); },
-        [&](size_t i, Worker& worker) -> Status {
-          const ExpertDone& expert = done[i];
-          if (expert.index >= done_.size()) return Ok();
-          const MutableBytes scratch = worker.record.bytes().first(plan_.spec.raw_bytes);
-          SMOE_TRY_ASSIGN(const bool is_same,
-                          writer_.RestoreRecord(KeyOf(expert.index), expert.checksum, scratch));
-          progress_.Advance(scratch.size());
-          if (!is_same) return Ok();
-          done_[expert.index] = expert;
-          is_done_[expert.index] = 1;
-          restored_count.fetch_add(1);
-          return Ok();
-        }));
-    restored_count_ = restored_count;
-    return Ok();
-  }
-
-  Status Run(Journal& journal) {
-    const ProgressPhase phase(progress_, plan_.moves_bytes ? "packing" : "quantising",
-                              plan_.trunk.layout.total_bytes +
-                                  (done_.size() - restored_count_) * plan_.expert_source_bytes);
-    const bool drop_pages = IsLargerThanMemory(checkpoint_);
-    return RunWorkers(
-        done_.size() + 1, options_.threads, [&] { return MakeWorker(); },
-        [&](size_t index, Worker& worker) -> Status {
-          if (index == 0) return WriteTrunk();
-          return PackExpert(index - 1, worker, journal, drop_pages);
+  Status Restore() {
+    const uint64_t raw_bytes = plan_.spec.raw_bytes;
+    return ledger_.Restore(
+        options_.threads, raw_bytes, progress_, [&] { return MakeWorker(); },
+        [&](uint64_t index, uint64_t checksum, Worker& worker) {
+          return writer_.RestoreRecord(KeyOf(index), checksum,
+                                       worker.record.bytes().first(raw_bytes));
         });
   }
 
-  void FillReport(PackReport* report) const {
-    report->resumed_expert_count = restored_count_;
-    for (const ExpertDone& expert : done_) report->non_finite_count += expert.non_finite_count;
-    if (plan_.moves_bytes) return;
-    // Summed in the order of the experts, so that a resumed run gives the same figures.
-    report->errors.emplace();
-    for (const ExpertDone& expert : done_) {
-      for (size_t i = 0; i < expert.errors.size(); ++i) {
-        (*report->errors)[i].Add(expert.errors[i]);
-      }
-    }
+  Status Run() {
+    const ProgressPhase phase(
+        progress_, plan_.moves_bytes ? "packing" : "quantising",
+        plan_.trunk.layout.total_bytes +
+            (ledger_.expert_count() - ledger_.restored_count()) * plan_.expert_source_bytes);
+    const bool drop_pages = IsLargerThanMemory(checkpoint_);
+    return RunWorkers(
+        ledger_.expert_count() + 1, options_.threads, [&] { return MakeWorker(); },
+        [&](size_t index, Worker& worker) -> Status {
+          if (index == 0) return WriteTrunk();
+          return PackExpert(index - 1, worker, drop_pages);
+        });
   }
 
  private:
@@ -196,16 +171,15 @@ class Packing {
     return records::ExpertRecordId{index}.Key(plan_.index.num_experts);
   }
 
-  Status PackExpert(uint64_t index, Worker& worker, Journal& journal, bool drop_pages) {
-    if (is_done_[index] != 0) return Ok();
+  Status PackExpert(uint64_t index, Worker& worker, bool drop_pages) {
+    if (ledger_.IsDone(index)) return Ok();
     const records::ExpertKey key = KeyOf(index);
     const uint32_t model_layer = plan_.index.moe_layer_to_model_layer[key.layer];
-    ExpertDone& done = done_[index];
-    done.index = index;
+    ExpertDone& done = ledger_.Start(index);
     SMOE_TRY(worker.packer.Run(key, model_layer, worker.record.bytes(), &done));
     SMOE_TRY(writer_.WriteRecord(key, worker.record.bytes()));
     done.checksum = writer_.record_checksum(key);
-    SMOE_TRY(journal.Append(done));
+    SMOE_TRY(ledger_.Finish(index));
     if (drop_pages) DropExpert(checkpoint_, model_layer, key.expert);
     progress_.Advance(plan_.expert_source_bytes);
     return Ok();
@@ -223,11 +197,9 @@ class Packing {
   const PackPlan& plan_;
   const PackOptions& options_;
   records::RecordWriter& writer_;
+  Ledger& ledger_;
   Progress& progress_;
   const PackRules rules_;
-  std::vector<ExpertDone> done_;
-  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
-  uint64_t restored_count_ = 0;
 };
 
 Json SourceOf(const PackPlan& plan, const PackOptions& options, const PackReport& report) {
@@ -244,18 +216,15 @@ Json SourceOf(const PackPlan& plan, const PackOptions& options, const PackReport
 Status Convert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
                const PackOptions& options, records::RecordWriter& writer, Progress& progress,
                PackReport* report) {
-  const std::string journal_path = PathIn(report->out_path, kPackJournalName);
-  std::vector<ExpertDone> done;
-  std::unique_ptr<Journal> journal;
-  if (options.resume) {
-    SMOE_TRY_ASSIGN(journal, Journal::Resume(journal_path, plan.identity, &done));
-  } else {
-    SMOE_TRY_ASSIGN(journal, Journal::Create(journal_path, plan.identity));
-  }
-  Packing packing(checkpoint, plan, options, writer, progress);
-  SMOE_TRY(packing.Restore(done));
-  SMOE_TRY(packing.Run(*journal));
-  packing.FillReport(report);
+  const uint64_t record_count = uint64_t{plan.index.num_moe_layers} * plan.index.num_experts;
+  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(PathIn(report->out_path, kPackJournalName),
+                                              plan.identity, record_count, options.resume));
+  Packing packing(checkpoint, plan, options, writer, ledger, progress);
+  SMOE_TRY(packing.Restore());
+  SMOE_TRY(packing.Run());
+  report->resumed_expert_count = ledger.restored_count();
+  report->non_finite_count = ledger.non_finite_count();
+  if (!plan.moves_bytes) report->errors = ledger.errors();
   for (const AnnexText& text : plan.texts) {
     SMOE_TRY(writer.AddFile(text.name, text.name, AsBytes(text.content)));
   }

@@ -1,14 +1,13 @@
 #include "convert/sculptor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 
 #include "base/memory.h"
 #include "base/stopwatch.h"
 #include "convert/expert_shatterer.h"
 #include "convert/give_up.h"
-#include "convert/journal.h"
+#include "convert/ledger.h"
 #include "convert/shatter_plan.h"
 #include "convert/workers.h"
 #include "io/atomic_file.h"
@@ -103,59 +102,41 @@ Status CheckFreeSpace(const std::string& out_path, const ShatterPlan& plan,
 class Conversion {
  public:
   Conversion(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
-             const ShatterOptions& options, Progress& progress)
+             const ShatterOptions& options, Ledger& ledger, Progress& progress)
       : checkpoint_(checkpoint),
         plan_(plan),
         options_(options),
+        ledger_(ledger),
         progress_(progress),
         rules_{options.bits, options.group_size, options.quantiser, options.allow_non_finite,
-               options.measure_error},
-        thread_count_(options.threads),
-        done_(plan.vault.expert_count()),
-        is_done_(plan.vault.expert_count()) {}
+               options.measure_error} {}
 
   // Takes over the experts of an interrupted run whose bytes are still those it wrote.
-  Status Restore(vault::VaultWriter& writer, const std::vector<ExpertDone>& done) {
-    if (done.empty()) return Ok();
-    const ProgressPhase phase(progress_, "resuming", done.size() * plan_.vault.raw_size());
-    std::atomic<uint64_t> restored_count{0};
-    SMOE_TRY(RunWorkers(
-        done.size(), [] { return Ok(); },
-        [&](size_t i, ExpertShatterer&, MutableBytes padded) -> Status {
-          const MutableBytes scratch = padded.first(plan_.vault.raw_size());
-          const ExpertDone& expert = done[i];
-          if (expert.index >= done_.size()) return Ok();
-          SMOE_TRY_ASSIGN(const bool is_same,
-                          writer.RestoreBlob(expert.index, expert.checksum, scratch));
-          progress_.Advance(scratch.size());
-          if (!is_same) return Ok();
-          done_[expert.index] = expert;
-          is_done_[expert.index] = 1;
-          restored_count.fetch_add(1);
-          return Ok();
-        }));
-    restored_count_ = restored_count;
-    return Ok();
+  Status Restore(vault::VaultWriter& writer) {
+    const uint64_t raw_size = plan_.vault.raw_size();
+    return ledger_.Restore(
+        options_.threads, raw_size, progress_, [&] { return MakeWorker(); },
+        [&](uint64_t index, uint64_t checksum, Worker& worker) {
+          return writer.RestoreBlob(index, checksum, worker.padded.bytes().first(raw_size));
+        });
   }
-  uint64_t restored_count() const { return restored_count_; }
 
-  Status Run(vault::VaultWriter& writer, Journal& journal, const TrunkSink& trunk_sink) {
-    const ProgressPhase phase(progress_, "converting",
-                              plan_.trunk.layout.total_bytes +
-                                  (done_.size() - restored_count_) * plan_.expert_source_bytes);
+  Status Run(vault::VaultWriter& writer, const TrunkSink& trunk_sink) {
+    const ProgressPhase phase(
+        progress_, "converting",
+        plan_.trunk.layout.total_bytes +
+            (ledger_.expert_count() - ledger_.restored_count()) * plan_.expert_source_bytes);
     const bool drop_pages = IsLargerThanMemory(checkpoint_);
     return RunWorkers(
-        done_.size(),
         [&] { return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_); },
         [&](size_t index, ExpertShatterer& shatterer, MutableBytes padded) -> Status {
-          if (is_done_[index] != 0) return Ok();
+          if (ledger_.IsDone(index)) return Ok();
           const MutableBytes blob = padded.first(plan_.vault.raw_size());
-          ExpertDone& done = done_[index];
-          done.index = index;
+          ExpertDone& done = ledger_.Start(index);
           SMOE_TRY(shatterer.Run(plan_.vault.spec().experts[index], blob, &done));
           SMOE_TRY(writer.WriteBlob(index, padded));
           done.checksum = writer.blob_checksum(index);
-          SMOE_TRY(journal.Append(done));
+          SMOE_TRY(ledger_.Finish(index));
           const store::ExpertId id = plan_.vault.spec().experts[index];
           if (drop_pages) DropExpert(checkpoint_, id.layer_index, id.expert_index);
           progress_.Advance(plan_.expert_source_bytes);
@@ -165,9 +146,10 @@ class Conversion {
 
   // Reads every blob back and compares it with a fresh quantisation.
   Status Validate(const io::File& file) {
-    const ProgressPhase phase(progress_, "validating", done_.size() * plan_.expert_source_bytes);
+    const ProgressPhase phase(progress_, "validating",
+                              ledger_.expert_count() * plan_.expert_source_bytes);
     return RunWorkers(
-        done_.size(), [] { return Ok(); },
+        [] { return Ok(); },
         [&](size_t index, ExpertShatterer& shatterer, MutableBytes padded) -> Status {
           const MutableBytes blob = padded.first(plan_.vault.raw_size());
           const store::ExpertId id = plan_.vault.spec().experts[index];
@@ -187,50 +169,36 @@ class Conversion {
         });
   }
 
-  void FillReport(ShatterReport* report) const {
-    report->resumed_expert_count = restored_count_;
-    for (const ExpertDone& expert : done_) report->non_finite_count += expert.non_finite_count;
-    if (!options_.measure_error) return;
-    // Summed in the order of the experts, so that a resumed run gives the same figures.
-    report->errors.emplace();
-    for (const ExpertDone& expert : done_) {
-      for (size_t i = 0; i < expert.errors.size(); ++i) {
-        (*report->errors)[i].Add(expert.errors[i]);
-      }
-    }
-  }
-
  private:
   struct Worker {
     ExpertShatterer shatterer;
     AlignedBuffer padded;
   };
 
-  // Calls `first_task` on one worker, and `work(index, shatterer, padded)` once for every index on
+  Result<Worker> MakeWorker() const {
+    SMOE_TRY_ASSIGN(auto padded,
+                    AlignedBuffer::Create(plan_.vault.padded_size(), "a converted expert"));
+    return Worker{ExpertShatterer(checkpoint_, plan_.vault.tensors(), rules_), std::move(padded)};
+  }
+
+  // Calls `first_task` on one worker, and `work(index, shatterer, padded)` once for every expert on
   // all of them. `padded`: a worker's own blob, padded_size() bytes at a page, zeros at its end.
   template <class FirstTask, class Work>
-  Status RunWorkers(size_t count, const FirstTask& first_task, const Work& work) {
-    const auto make_worker = [&]() -> Result<Worker> {
-      SMOE_TRY_ASSIGN(auto padded,
-                      AlignedBuffer::Create(plan_.vault.padded_size(), "a converted expert"));
-      return Worker{ExpertShatterer(checkpoint_, plan_.vault.tensors(), rules_), std::move(padded)};
-    };
-    return convert::RunWorkers(count + 1, thread_count_, make_worker,
-                               [&](size_t index, Worker& worker) -> Status {
-                                 if (index == 0) return first_task();
-                                 return work(index - 1, worker.shatterer, worker.padded.bytes());
-                               });
+  Status RunWorkers(const FirstTask& first_task, const Work& work) {
+    return convert::RunWorkers(
+        ledger_.expert_count() + 1, options_.threads, [&] { return MakeWorker(); },
+        [&](size_t index, Worker& worker) -> Status {
+          if (index == 0) return first_task();
+          return work(index - 1, worker.shatterer, worker.padded.bytes());
+        });
   }
 
   const checkpoint::Checkpoint& checkpoint_;
   const ShatterPlan& plan_;
   const ShatterOptions& options_;
+  Ledger& ledger_;
   Progress& progress_;
   ShatterRules rules_;
-  size_t thread_count_;
-  std::vector<ExpertDone> done_;
-  std::vector<uint8_t> is_done_;  // a byte each, so that threads never share one
-  uint64_t restored_count_ = 0;
 };
 
 Status AddTexts(vault::VaultWriter& writer, const ShatterPlan& plan, const Json& origin) {
@@ -250,17 +218,11 @@ struct OpenFiles {
 Status Convert(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan,
                const ShatterOptions& options, OpenFiles& files, Progress& progress,
                ShatterReport* report) {
-  const std::string journal_path = report->out_path + ".journal";
-  std::vector<ExpertDone> done;
-  std::unique_ptr<Journal> journal;
-  if (options.resume) {
-    SMOE_TRY_ASSIGN(journal, Journal::Resume(journal_path, plan.identity, &done));
-  } else {
-    SMOE_TRY_ASSIGN(journal, Journal::Create(journal_path, plan.identity));
-  }
+  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(report->out_path + ".journal", plan.identity,
+                                              plan.vault.expert_count(), options.resume));
   SMOE_TRY_ASSIGN(const auto writer, vault::VaultWriter::Create(files.out.file(), plan.vault));
-  Conversion conversion(checkpoint, plan, options, progress);
-  SMOE_TRY(conversion.Restore(*writer, done));
+  Conversion conversion(checkpoint, plan, options, ledger, progress);
+  SMOE_TRY(conversion.Restore(*writer));
 
   uint64_t scout_position = 0;
   TrunkSink sink = [&](Bytes piece) { return writer->AppendSection(piece); };
@@ -274,8 +236,10 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan
   } else {
     SMOE_TRY(writer->BeginSection(vault::kSectionTrunk, plan.trunk.layout.total_bytes));
   }
-  SMOE_TRY(conversion.Run(*writer, *journal, sink));
-  conversion.FillReport(report);
+  SMOE_TRY(conversion.Run(*writer, sink));
+  report->resumed_expert_count = ledger.restored_count();
+  report->non_finite_count = ledger.non_finite_count();
+  if (options.measure_error) report->errors = ledger.errors();
   if (!files.scout) {
     SMOE_TRY(writer->EndSection());
     SMOE_TRY(AddTexts(*writer, plan, OriginOf(plan, options, *report)));
