@@ -40,6 +40,9 @@ class Json {
   Json(Object value) : value_(std::move(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
+  // An array of what a range holds.
+  static Json ListOf(const auto& values) { return Json(Array(values.begin(), values.end())); }
+
   // `what` names the text in messages, usually the file's path.
   // Errors: kCorrupt with the byte offset and what was expected there.
   static Result<Json> Parse(std::string_view text, std::string_view what);

@@ -61,9 +61,6 @@ Status ChooseQuantiser(Options* options) {
 }
 
 Json ToJson(const convert::ConvertReport& report, bool dry_run) {
-  const auto strings = [](const std::vector<std::string>& values) {
-    return Json(Json::Array(values.begin(), values.end()));
-  };
   const auto errors = [](const std::vector<convert::LayerErrors>& layers) {
     return layers.empty() ? Json() : LayerErrorsJson(layers);
   };
@@ -82,8 +79,8 @@ Json ToJson(const convert::ConvertReport& report, bool dry_run) {
       .Set("added_errors", errors(report.added))
       .Set("source_to_original", errors(report.source_to_original))
       .Set("target_to_original", errors(report.target_to_original))
-      .Set("decisions", strings(report.decisions))
-      .Set("warnings", strings(report.warnings));
+      .Set("decisions", Json::ListOf(report.decisions))
+      .Set("warnings", Json::ListOf(report.warnings));
   return json;
 }
 

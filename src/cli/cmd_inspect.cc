@@ -22,8 +22,6 @@ struct Options {
   bool experts = false;
 };
 
-Json::Array ListOf(const auto& values) { return Json::Array(values.begin(), values.end()); }
-
 Json DescribeConfig(const checkpoint::ModelConfig& config) {
   Json json;
   json.Set("model_type", config.model_type)
@@ -64,17 +62,17 @@ Json DescribeText(const text::TextModel& text) {
   for (const text::StopId& stop : text.stop_ids()) {
     Json entry;
     entry.Set("id", stop.id).Set("token", stop.token);
-    stops.Append(entry.Set("sources", ListOf(stop.sources)));
+    stops.Append(entry.Set("sources", Json::ListOf(stop.sources)));
   }
   Json templates{Json::Array()};
   for (const auto& [name, source] : text.template_sources())
     templates.Append(fmt::format("{}: {}", name, source));
   json.Set("stop_ids", std::move(stops))
-      .Set("prefix_ids", ListOf(text.prefix_ids()))
+      .Set("prefix_ids", Json::ListOf(text.prefix_ids()))
       .Set("prefix_source", text.prefix_source())
       .Set("chat_templates", std::move(templates))
       .Set("template_status", TemplateState(text))
-      .Set("notices", ListOf(text.notices()));
+      .Set("notices", Json::ListOf(text.notices()));
   return json;
 }
 
@@ -90,7 +88,8 @@ Json DescribeModel(const store::ModelFiles& files) {
       .Set("direct_reads", files.experts->direct_io());
   const auto text = store::LoadText(files.side_files, files.path);
   json.Set("text", text ? DescribeText(*text) : Json("not usable: " + text.error().message()));
-  json.Set("decisions", ListOf(files.decisions)).Set("warnings", ListOf(files.warnings));
+  json.Set("decisions", Json::ListOf(files.decisions))
+      .Set("warnings", Json::ListOf(files.warnings));
   return json;
 }
 

@@ -88,7 +88,7 @@ Json AnswerJson(const Options& options, const Answer& answer, const AnswerWriter
                 const engine::EngineStats& before, const engine::EngineStats& after) {
   Json json;
   json.Set("text", writer.text())
-      .Set("ids", Json::Array(answer.tokens.begin(), answer.tokens.end()))
+      .Set("ids", Json::ListOf(answer.tokens))
       .Set("finish_reason", engine::FinishReasonName(answer.reason))
       .Set("arithmetic", options.model.arithmetic)
       .Set("lossy", false)

@@ -33,7 +33,7 @@ Result<ExitCode> Tokenize(const Options& options, Console& console) {
   if (options.special_as_text) encode.parse = text::ParseTokens::kNotSpecial;
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> ids, tokenizer->Encode(input, encode));
   if (options.json) {
-    console.Print("{}\n", Json(Json::Array(ids.begin(), ids.end())).Dump());
+    console.Print("{}\n", Json::ListOf(ids).Dump());
   } else if (!options.pieces) {
     console.Print("{}\n", TokenIdsText(ids));
   } else {

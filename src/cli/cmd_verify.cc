@@ -34,9 +34,6 @@ Result<store::vault::VerifyReport> Check(const Options& options, Console& consol
 }
 
 Json ReportJson(const store::vault::VerifyReport& report) {
-  const auto list = [](const std::vector<std::string>& sentences) {
-    return Json(Json::Array(sentences.begin(), sentences.end()));
-  };
   Json json;
   json.Set("sound", report.ok())
       .Set("experts", report.expert_count)
@@ -44,8 +41,8 @@ Json ReportJson(const store::vault::VerifyReport& report) {
       .Set("checked_bytes", report.checked_bytes)
       .Set("checksums", report.has_checksums)
       .Set("problem_count", report.problem_count)
-      .Set("problems", list(report.problems))
-      .Set("warnings", list(report.warnings));
+      .Set("problems", Json::ListOf(report.problems))
+      .Set("warnings", Json::ListOf(report.warnings));
   return json;
 }
 

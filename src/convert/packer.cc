@@ -243,9 +243,6 @@ uint64_t WrittenBytes(const std::string& out_path, const records::ExpertIndex& i
 }  // namespace
 
 Json PackReport::ToJson() const {
-  const auto strings = [](const std::vector<std::string>& values) {
-    return Json(Json::Array(values.begin(), values.end()));
-  };
   Json json;
   json.Set("checkpoint", checkpoint_path);
   json.Set("store", out_path);
@@ -266,8 +263,8 @@ Json PackReport::ToJson() const {
   json.Set("non_finite_as_zero", non_finite_count);
   json.Set("seconds", seconds);
   if (errors) json.Set("errors", ErrorsJson(*errors));
-  json.Set("decisions", strings(decisions));
-  json.Set("warnings", strings(warnings));
+  json.Set("decisions", Json::ListOf(decisions));
+  json.Set("warnings", Json::ListOf(warnings));
   return json;
 }
 

@@ -181,7 +181,7 @@ Json RecoverReport::ToJson() const {
   json.Set("experts", expert_count);
   json.Set("table_was_lost", table_was_lost);
   json.Set("annex", has_annex);
-  json.Set("warnings", Json(Json::Array(warnings.begin(), warnings.end())));
+  json.Set("warnings", Json::ListOf(warnings));
   return json;
 }
 

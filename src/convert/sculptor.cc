@@ -272,9 +272,6 @@ Result<OpenFiles> OpenOutputs(const std::string& out_path, const ShatterPlan& pl
 }  // namespace
 
 Json ShatterReport::ToJson() const {
-  const auto strings = [](const std::vector<std::string>& values) {
-    return Json(Json::Array(values.begin(), values.end()));
-  };
   Json json;
   json.Set("checkpoint", checkpoint_path);
   json.Set("vault", out_path);
@@ -294,8 +291,8 @@ Json ShatterReport::ToJson() const {
   json.Set("non_finite_as_zero", non_finite_count);
   json.Set("seconds", seconds);
   if (errors) json.Set("errors", ErrorsJson(*errors));
-  json.Set("decisions", strings(decisions));
-  json.Set("warnings", strings(warnings));
+  json.Set("decisions", Json::ListOf(decisions));
+  json.Set("warnings", Json::ListOf(warnings));
   return json;
 }
 

@@ -73,10 +73,6 @@ Json DescribeRecord(const RecordFolder& folder, ExpertKey key) {
   return json;
 }
 
-Json ListOf(const std::vector<std::string>& sentences) {
-  return Json(Json::Array(sentences.begin(), sentences.end()));
-}
-
 }  // namespace
 
 Json Describe(const RecordFolder& folder, bool list_experts) {
@@ -86,8 +82,8 @@ Json Describe(const RecordFolder& folder, bool list_experts) {
       .Set("manifest", DescribeManifest(folder.index))
       .Set("experts", DescribeExperts(folder))
       .Set("files", DescribeFiles(folder))
-      .Set("decisions", ListOf(folder.decisions))
-      .Set("warnings", ListOf(folder.warnings));
+      .Set("decisions", Json::ListOf(folder.decisions))
+      .Set("warnings", Json::ListOf(folder.warnings));
   if (!list_experts) return json;
   Json table{Json::Array()};
   for (uint64_t i = 0; i < folder.record_count(); ++i) {

@@ -281,7 +281,7 @@ Json FormatKeys(const ExpertIndex& index) {
       .Set("record_stride", index.record_stride)
       .Set("record_raw_bytes", index.record_raw_bytes)
       .Set("file_template", kFileTemplate)
-      .Set("moe_layer_to_model_layer", Json(Json::Array(layers.begin(), layers.end())));
+      .Set("moe_layer_to_model_layer", Json::ListOf(layers));
   return json;
 }
 
