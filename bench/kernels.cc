@@ -130,12 +130,17 @@ size_t MatrixBytes(WeightFormat format, const Setup& setup) {
       return count / 2;
     case WeightFormat::kSmoeQ2:
       return count / 4;
+    case WeightFormat::kInt8:
+      return *smoe::tensor::Int8CodeBytes(setup.rows, setup.cols);
   }
   return 0;
 }
 
 size_t ScaleBytes(WeightFormat format, const Setup& setup) {
   if (!smoe::tensor::IsQuantised(format)) return 0;
+  if (format == WeightFormat::kInt8) {
+    return *smoe::tensor::Int8ScaleBytes(setup.rows, setup.cols);
+  }
   const size_t count = size_t{setup.rows} * setup.cols;
   return format == WeightFormat::kNvfp4 ? count / smoe::tensor::kNvfp4Group : count / kGroup * 2;
 }

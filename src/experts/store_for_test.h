@@ -132,6 +132,8 @@ class TestStore final : public store::ExpertStore {
         return CeilDiv(WeightCount(matrix), 4);
       case tensor::WeightFormat::kNvfp4:
         return WeightCount(matrix) / 2;
+      case tensor::WeightFormat::kInt8:
+        return *tensor::Int8CodeBytes(Rows(matrix), Cols(matrix));
     }
     return 0;
   }
@@ -139,6 +141,9 @@ class TestStore final : public store::ExpertStore {
     if (!tensor::IsQuantised(options_.format)) return 0;
     if (options_.format == tensor::WeightFormat::kNvfp4) {
       return WeightCount(matrix) / tensor::kNvfp4Group;
+    }
+    if (options_.format == tensor::WeightFormat::kInt8) {
+      return *tensor::Int8ScaleBytes(Rows(matrix), Cols(matrix));
     }
     return 2 * CeilDiv(WeightCount(matrix), options_.group_size);
   }

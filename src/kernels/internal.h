@@ -60,7 +60,7 @@ struct PlainWeights {
 PlainWeights Plain(const tensor::WeightView& weights);
 
 // The weights of flat elements [first, first + count), as tensor::WeightAt gives them; for the
-// cases that a fast path leaves out. NVFP4: flat = row * cols + col, and all in one row.
+// cases that a fast path leaves out. NVFP4, int8: flat = row * cols + col, and all in one row.
 void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t count, float* out);
 
 // The CPU has the instructions, and the system saves their registers.

@@ -16,6 +16,8 @@
 //                with w_scale = E4M3 * 2^-8, exact; at the end of the row
 //                y = sum * (scale2 * 2^7), each product rounded once. A scale that is NaN makes
 //                its rows NaN, in both arithmetics.
+//     of int8    pieces are the groups of 64 columns; dot = sum of w_code * x_code is an exact
+//                integer of at most 128 * 127 * 64. sum = fma(float(dot), w_scale * x_scale, sum).
 //
 // No library math function and no -ffast-math: exp is our own polynomial with fused multiply-add,
 // within 1 ulp, 0 and infinity where f32 ends. Where a NaN comes out, its payload is not defined.

@@ -161,6 +161,7 @@ void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulR
     case WeightFormat::kSmoeQ4:
     case WeightFormat::kSmoeQ2:
     case WeightFormat::kNvfp4:
+    case WeightFormat::kInt8:
       break;
   }
   MatMulF32Avx2(view, x, y);

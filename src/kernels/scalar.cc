@@ -136,6 +136,40 @@ float RowDotNvfp4(const PlainWeights& weights, uint64_t row, const int8_t* codes
   return sum * (weights.scale2 * kNvfp4SumUnit);
 }
 
+float Int8ScaleAt(const PlainWeights& weights, uint64_t row, uint64_t col) {
+  float scale;
+  std::memcpy(&scale,
+              weights.scales + tensor::Int8ScaleIndex(weights.cols, row, col) * sizeof(scale),
+              sizeof(scale));
+  return scale;
+}
+int Int8CodeAt(const PlainWeights& weights, uint64_t row, uint64_t col) {
+  return static_cast<int8_t>(weights.data[tensor::Int8CodeIndex(weights.cols, row, col)]);
+}
+
+// Columns [col, col + count) of one row of int8.
+void DecodeInt8(const PlainWeights& weights, uint64_t row, uint64_t col, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i, ++col) {
+    out[i] = static_cast<float>(Int8CodeAt(weights, row, col)) * Int8ScaleAt(weights, row, col);
+  }
+}
+
+// sum over one row of int8, a piece for each group.
+float RowDotTiles(const PlainWeights& weights, uint64_t row, const int8_t* codes,
+                  const float* x_scales) {
+  static_assert(tensor::kInt8Group == kActivationBlock);
+  float sum = 0;
+  for (uint64_t col = 0; col < weights.cols;) {
+    const float scale = Int8ScaleAt(weights, row, col) * x_scales[col / kActivationBlock];
+    const uint64_t group_end = col + tensor::kInt8Group;
+    const uint64_t end = group_end < weights.cols ? group_end : weights.cols;
+    int dot = 0;
+    for (; col < end; ++col) dot += Int8CodeAt(weights, row, col) * codes[col];
+    sum = Fma(static_cast<float>(dot), scale, sum);
+  }
+  return sum;
+}
+
 bool RunsHere() { return true; }
 
 void MatMulF32(const tensor::WeightView& weights, const FloatRows& x, const MatMulRange& y) {
@@ -306,6 +340,8 @@ void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t cou
       return;
     case WeightFormat::kNvfp4:
       return DecodeNvfp4(weights, first / weights.cols, first % weights.cols, count, out);
+    case WeightFormat::kInt8:
+      return DecodeInt8(weights, first / weights.cols, first % weights.cols, count, out);
     case WeightFormat::kSmoeQ4:
     case WeightFormat::kSmoeQ2:
       break;
@@ -323,7 +359,9 @@ void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y) {
   const PlainWeights plain = Plain(weights);
   const size_t blocks = x.col_stride / kActivationBlock;
-  const auto row_dot = plain.format == WeightFormat::kNvfp4 ? RowDotNvfp4 : RowDotInt8;
+  const auto row_dot = plain.format == WeightFormat::kNvfp4  ? RowDotNvfp4
+                       : plain.format == WeightFormat::kInt8 ? RowDotTiles
+                                                             : RowDotInt8;
   for (uint32_t row = y.row_begin; row < y.row_end; ++row) {
     for (size_t token = 0; token < x.token_count; ++token) {
       y.out[token * y.out_stride + row] =

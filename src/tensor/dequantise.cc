@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "tensor/dtype.h"
 #include "tensor/quantise.h"
+#include "tensor/quantise_int8.h"
 #include "tensor/tensor.h"
 
 namespace smoe::tensor {
@@ -70,6 +71,11 @@ void Dequantise(const WeightView& weights, std::span<float> out) {
       return DequantiseSmoe(weights.data, weights.scales, SmoeBits::kQ2, weights.group_size, out);
     case WeightFormat::kNvfp4:
       return DequantiseNvfp4(weights, out);
+    case WeightFormat::kInt8:
+      for (uint32_t row = 0; row < weights.rows; ++row) {
+        DequantiseInt8Row(weights, row, out.subspan(uint64_t{row} * weights.cols, weights.cols));
+      }
+      return;
   }
 }
 

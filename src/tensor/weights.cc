@@ -13,7 +13,31 @@ float Nvfp4WeightAt(const WeightView& weights, uint64_t row, uint64_t col) {
   return F32FromE2M1((byte >> (col % 2 * 4)) & 15u) * F32FromF8E4M3(scale) * weights.scale2;
 }
 
+float Int8WeightAt(const WeightView& weights, uint64_t row, uint64_t col) {
+  const auto code = LoadStruct<int8_t>(weights.data, Int8CodeIndex(weights.cols, row, col));
+  const auto scale =
+      LoadStruct<float>(weights.scales, Int8ScaleIndex(weights.cols, row, col) * sizeof(float));
+  return static_cast<float>(code) * scale;
+}
+
+// Rows in whole blocks times groups times bytes; nullopt on overflow.
+std::optional<uint64_t> PaddedBytes(uint64_t rows, uint64_t cols, uint64_t bytes_per_group) {
+  const std::optional<uint64_t> padded_rows =
+      CheckedMul(CeilDiv(rows, kInt8TileRows), kInt8TileRows);
+  const std::optional<uint64_t> row_bytes = CheckedMul(CeilDiv(cols, kInt8Group), bytes_per_group);
+  if (!padded_rows || !row_bytes) return std::nullopt;
+  return CheckedMul(*padded_rows, *row_bytes);
+}
+
 }  // namespace
+
+std::optional<uint64_t> Int8CodeBytes(uint64_t rows, uint64_t cols) {
+  return PaddedBytes(rows, cols, kInt8Group);
+}
+
+std::optional<uint64_t> Int8ScaleBytes(uint64_t rows, uint64_t cols) {
+  return PaddedBytes(rows, cols, sizeof(float));
+}
 
 const char* WeightFormatName(WeightFormat format) {
   switch (format) {
@@ -29,6 +53,8 @@ const char* WeightFormatName(WeightFormat format) {
       return "q2";
     case WeightFormat::kNvfp4:
       return "nvfp4";
+    case WeightFormat::kInt8:
+      return "int8";
   }
   return "unknown";
 }
@@ -51,6 +77,8 @@ float WeightAt(const WeightView& weights, uint32_t row, uint32_t col) {
       return F32FromBF16(LoadStruct<uint16_t>(weights.data, flat * 2));
     case WeightFormat::kNvfp4:
       return Nvfp4WeightAt(weights, row, col);
+    case WeightFormat::kInt8:
+      return Int8WeightAt(weights, row, col);
     case WeightFormat::kSmoeQ4:
     case WeightFormat::kSmoeQ2:
       break;

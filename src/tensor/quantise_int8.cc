@@ -1,0 +1,200 @@
+#include "tensor/quantise_int8.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace smoe::tensor {
+namespace {
+
+constexpr float kCodeMax = 127.0F;
+constexpr float kZeroBelow = 0x1p-100F;
+constexpr float kScaleMax = 0x1.020406p+121F;  // the largest with a finite product with 127
+constexpr float kRound = 0x1.8p+23F;           // added and taken away, it rounds half to even
+constexpr uint32_t kInfinityBits = 0x7f800000U;
+constexpr uint64_t kTileBytes = uint64_t{kInt8TileRows} * kInt8TileCols;
+constexpr uint64_t kTilesPerGroup = kInt8Group / kInt8TileCols;
+
+void CheckRows(uint64_t rows, uint64_t cols, uint64_t code_bytes, uint64_t scale_bytes,
+               uint64_t first_row, uint64_t row_count) {
+  SMOE_CHECK(RangeFits(first_row, row_count, rows));
+  SMOE_CHECK(Int8CodeBytes(rows, cols) == code_bytes);
+  SMOE_CHECK(Int8ScaleBytes(rows, cols) == scale_bytes);
+}
+
+using GroupCodes = std::array<int8_t, kInt8Group>;
+
+void StoreGroup(const Int8Target& matrix, uint64_t row, uint64_t group, const GroupCodes& codes,
+                float scale) {
+  const uint64_t col = group * kInt8Group;
+  std::byte* at = matrix.codes.data() + Int8CodeIndex(matrix.cols, row, col);
+  for (uint64_t tile = 0; tile < kTilesPerGroup; ++tile) {
+    std::memcpy(at + tile * kTileBytes, codes.data() + tile * kInt8TileCols, kInt8TileCols);
+  }
+  StoreStruct(matrix.scales, Int8ScaleIndex(matrix.cols, row, col) * sizeof(float), scale);
+}
+
+void FillPaddingRows(const Int8Target& matrix) {
+  const uint64_t groups = CeilDiv(matrix.cols, kInt8Group);
+  for (uint64_t row = matrix.rows; row % kInt8TileRows != 0; ++row) {
+    for (uint64_t group = 0; group < groups; ++group) {
+      StoreGroup(matrix, row, group, GroupCodes{}, 0.0F);
+    }
+  }
+}
+
+// Bits of a magnitude order as the magnitudes do, NaN last.
+uint32_t LargestMagnitude(std::span<const float> weights) {
+  uint32_t largest = 0;
+  for (const float weight : weights) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(weight) & 0x7fffffffU);
+  }
+  return largest;
+}
+
+// Sums in lanes, so that they depend on the weights alone and need not wait for one another.
+struct ErrorLanes {
+  static constexpr size_t kCount = 8;
+  double squared_error[kCount] = {};
+  double squared_value[kCount] = {};
+  double error_max[kCount] = {};
+
+  void Add(std::span<const float> weights, const GroupCodes& codes, float scale) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const double value = double{weights[i]};
+      const double error = value - double{static_cast<float>(codes[i]) * scale};
+      const size_t lane = i % kCount;
+      squared_error[lane] += error * error;
+      squared_value[lane] += value * value;
+      error_max[lane] = std::max(error_max[lane], std::fabs(error));
+    }
+  }
+  QuantisationError Sum(uint64_t weight_count) const {
+    QuantisationError sum;
+    sum.weight_count = weight_count;
+    for (size_t i = 0; i < kCount; ++i) {
+      sum.Add({0, squared_error[i], squared_value[i], error_max[i]});
+    }
+    return sum;
+  }
+};
+
+// Codes of one group, zeros behind it; returns the scale. Requires finite weights.
+float QuantiseGroup(std::span<const float> weights, uint32_t largest, GroupCodes* codes) {
+  codes->fill(0);
+  const auto absmax = std::bit_cast<float>(largest);
+  if (absmax < kZeroBelow) return 0;
+  const float inverse = kCodeMax / absmax;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float code = (weights[i] * inverse + kRound) - kRound;
+    (*codes)[i] = static_cast<int8_t>(code);
+  }
+  return std::min(absmax / kCodeMax, kScaleMax);
+}
+
+Unexpected NotFinite(std::span<const float> weights, uint64_t row, uint64_t col) {
+  while (std::isfinite(weights.front())) {
+    weights = weights.subspan(1);
+    ++col;
+  }
+  return Unsupported("weight in row {}, column {}: {}, but int8 has scales for finite ones only",
+                     row, col, weights.front());
+}
+
+}  // namespace
+
+WeightView Int8View(const Int8Target& matrix) {
+  return {.format = WeightFormat::kInt8,
+          .rows = matrix.rows,
+          .cols = matrix.cols,
+          .data = matrix.codes,
+          .scales = matrix.scales,
+          .group_size = kInt8Group};
+}
+
+Result<QuantisationError> QuantiseInt8(const Int8Target& matrix, uint32_t first_row,
+                                       uint32_t row_count, std::span<const float> weights) {
+  CheckRows(matrix.rows, matrix.cols, matrix.codes.size(), matrix.scales.size(), first_row,
+            row_count);
+  SMOE_CHECK(weights.size() == uint64_t{row_count} * matrix.cols);
+  ErrorLanes errors;
+  GroupCodes codes;
+  for (uint64_t i = 0; i < row_count; ++i) {
+    const auto row = weights.subspan(i * matrix.cols, matrix.cols);
+    for (uint64_t col = 0; col < matrix.cols; col += kInt8Group) {
+      const auto group = row.subspan(col, std::min<uint64_t>(kInt8Group, matrix.cols - col));
+      const uint32_t largest = LargestMagnitude(group);
+      if (largest >= kInfinityBits) return NotFinite(group, first_row + i, col);
+      const float scale = QuantiseGroup(group, largest, &codes);
+      errors.Add(group, codes, scale);
+      StoreGroup(matrix, first_row + i, col / kInt8Group, codes, scale);
+    }
+  }
+  if (row_count > 0 && first_row + row_count == matrix.rows) FillPaddingRows(matrix);
+  return errors.Sum(weights.size());
+}
+
+void TileInt8(const Int8Target& matrix, uint32_t first_row, uint32_t row_count, Bytes row_codes,
+              Bytes row_scales) {
+  CheckRows(matrix.rows, matrix.cols, matrix.codes.size(), matrix.scales.size(), first_row,
+            row_count);
+  const uint64_t cols = matrix.cols;
+  const uint64_t groups = CeilDiv(cols, kInt8Group);
+  SMOE_CHECK(row_codes.size() == row_count * cols);
+  SMOE_CHECK(row_scales.size() == row_count * groups * sizeof(float));
+  for (uint64_t i = 0; i < row_count; ++i) {
+    for (uint64_t group = 0; group < groups; ++group) {
+      const uint64_t col = group * kInt8Group;
+      GroupCodes codes{};
+      std::memcpy(codes.data(), row_codes.data() + i * cols + col,
+                  std::min<uint64_t>(kInt8Group, cols - col));
+      StoreGroup(matrix, first_row + i, group, codes,
+                 LoadStruct<float>(row_scales, (i * groups + group) * sizeof(float)));
+    }
+  }
+  if (row_count > 0 && first_row + row_count == matrix.rows) FillPaddingRows(matrix);
+}
+
+void UntileInt8(const WeightView& weights, uint32_t first_row, uint32_t row_count,
+                MutableBytes row_codes, MutableBytes row_scales) {
+  CheckRows(weights.rows, weights.cols, weights.data.size(), weights.scales.size(), first_row,
+            row_count);
+  const uint64_t cols = weights.cols;
+  const uint64_t groups = CeilDiv(cols, kInt8Group);
+  SMOE_CHECK(row_codes.size() == row_count * cols);
+  SMOE_CHECK(row_scales.size() == row_count * groups * sizeof(float));
+  for (uint64_t i = 0; i < row_count; ++i) {
+    const uint64_t row = first_row + i;
+    for (uint64_t col = 0; col < cols; col += kInt8TileCols) {
+      std::memcpy(row_codes.data() + i * cols + col,
+                  weights.data.data() + Int8CodeIndex(cols, row, col),
+                  std::min<uint64_t>(kInt8TileCols, cols - col));
+    }
+    for (uint64_t group = 0; group < groups; ++group) {
+      const uint64_t from = Int8ScaleIndex(cols, row, group * kInt8Group) * sizeof(float);
+      StoreStruct(row_scales, (i * groups + group) * sizeof(float),
+                  LoadStruct<float>(weights.scales, from));
+    }
+  }
+}
+
+void DequantiseInt8Row(const WeightView& weights, uint32_t row, std::span<float> out) {
+  CheckRows(weights.rows, weights.cols, weights.data.size(), weights.scales.size(), row, 1);
+  SMOE_CHECK(out.size() == weights.cols);
+  const uint64_t cols = weights.cols;
+  for (uint64_t begin = 0; begin < cols; begin += kInt8Group) {
+    const auto scale =
+        LoadStruct<float>(weights.scales, Int8ScaleIndex(cols, row, begin) * sizeof(float));
+    const uint64_t end = std::min<uint64_t>(cols, begin + kInt8Group);
+    for (uint64_t col = begin; col < end; ++col) {
+      const auto code = std::to_integer<int8_t>(weights.data[Int8CodeIndex(cols, row, col)]);
+      out[col] = static_cast<float>(code) * scale;
+    }
+  }
+}
+
+}  // namespace smoe::tensor
