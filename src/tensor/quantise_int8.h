@@ -9,7 +9,7 @@
 // as the kernels quantise activations. A group without a magnitude of at least 2^-100 counts as all
 // zero: scale 0, codes 0 (so 127 / absmax is finite, no scale is subnormal, and an error of a
 // subnormal weight stays below 2^-100). Zeros of both signs become +0.
-// Measured on normal weights: SNR 43.9 dB.
+// Measured on normal weights: SNR 44.5 dB.
 #pragma once
 
 #include <cstdint>
