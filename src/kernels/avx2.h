@@ -33,10 +33,10 @@ bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
 void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
 
 // The same for many tokens: weights are unpacked and transposed once for kBatchTokens of them,
-// which pays from kBatchTokensMin on. Requires cols a multiple of 64, and groups of 8, 16, 32 or a
-// multiple of 64.
+// which pays for more than kRowTokensMax. Requires cols a multiple of 64, and groups of 8, 16, 32
+// or a multiple of 64.
 constexpr size_t kBatchTokens = 16;
-constexpr size_t kBatchTokensMin = 3;
+constexpr size_t kRowTokensMax = 8;
 void MatMulInt8BatchAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
 
 // NVFP4. Requires at least so many rows of W, whatever the range, and cols a multiple of

@@ -205,7 +205,7 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
     for (const uint32_t group : {8u, 16u, 32u, 64u, 128u, 192u}) {
       for (const uint32_t cols : {64u, 576u}) {
         const WeightData w = RandomWeights(rng_, format, 13, cols, group);
-        for (const size_t tokens : {0u, 1u, 2u, 3u, 7u, 18u}) {
+        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 7u, 8u, 9u, 12u, 18u, 33u}) {
           const std::vector<float> x = RandomFloats(rng_, tokens * cols);
           const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
           ExpectSameMatMulInt8(table(), w, q.rows, 0, 13);
@@ -261,7 +261,7 @@ TEST_P(Tables, MatMulInt8TakesTheExtremes) {
         for (const float value : {1.0f, -1.0f}) {
           WeightData w = RandomWeights(rng_, format, 8, 128, group);
           std::fill(w.data.begin(), w.data.end(), code_byte);
-          for (const size_t tokens : {1u, 4u}) {
+          for (const size_t tokens : {1u, 4u, 12u}) {
             const std::vector<float> x(tokens * 128, value);
             const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, 128);
             ExpectSameMatMulInt8(table(), w, q.rows, 0, 8);

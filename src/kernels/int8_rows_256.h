@@ -1,0 +1,333 @@
+// kernels/int8_rows_256.h: integer products of Q4 and Q2 for few tokens, in 256-bit registers.
+//
+// The tables avx2 and avxvnni share this text, not its machine code: each of their files compiles
+// it for itself, in an unnamed namespace, and __AVXVNNI__ says whether vpdpbusd is there.
+//
+// Eight rows together, 32 bytes of each. The products of four bytes are summed in each 32-bit lane,
+// at most 15 * 127 * 8 = 15240, or 3 * 127 * 16 for Q2: so two rows pack into 16 bits without
+// saturating, sums of neighbours (at most 30480) pack once more, and then each 128-bit half holds
+// its own 16 bytes' sums of four rows, [row 0: A B][row 1: A B][row 2: A B][row 3: A B], A from its
+// first eight bytes and B from the others. A horizontal add would cost two shuffles where a packing
+// costs one.
+#pragma once
+
+#include "kernels/avx2.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+namespace smoe::kernels {
+
+namespace {
+
+constexpr size_t kUnitBytes = 32;        // of a row at a time
+constexpr size_t kUnitPiecesMax = 4;     // pieces of columns in a unit
+constexpr size_t kArrangedMax = 128;     // units arranged at once, of all tokens: 12 KiB (Q2: 20)
+constexpr size_t kStretchUnitsMax = 64;  // of each token; so are their weights' scales: 8 KiB
+
+// clang-format off
+alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14,
+                                                  1, 3, 5, 7, 9, 11, 13, 15};
+alignas(16) constexpr uint8_t kByPhase[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+// clang-format on
+
+inline __m128i Load128(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
+inline __m256i Load256(const void* at) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(at));
+}
+inline size_t Min(size_t a, size_t b) { return a < b ? a : b; }
+
+// 64 columns: phase 0 are the even ones, phase 1 the odd ones.
+struct Q4 {
+  static constexpr size_t kCodesPerByte = 2;
+  static constexpr size_t kPhases = 2;
+  static constexpr int kZero2 = tensor::kSmoeQ4Zero2;
+
+  static void Arrange(const int8_t* codes, __m256i* phase) {
+    const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kEvenThenOdd));
+    __m256i first = _mm256_shuffle_epi8(Load256(codes), shuffle);
+    __m256i second = _mm256_shuffle_epi8(Load256(codes + 32), shuffle);
+    first = _mm256_permute4x64_epi64(first, 0xd8);
+    second = _mm256_permute4x64_epi64(second, 0xd8);
+    phase[0] = _mm256_permute2x128_si256(first, second, 0x20);
+    phase[1] = _mm256_permute2x128_si256(first, second, 0x31);
+  }
+
+  static void Split(__m256i bytes, __m256i* codes) {
+    const __m256i mask = _mm256_set1_epi8(0x0f);
+    codes[0] = _mm256_and_si256(bytes, mask);
+    codes[1] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
+  }
+};
+
+// 128 columns, one block of activations in each 128-bit half. Phase k: columns 4 j + k.
+struct Q2 {
+  static constexpr size_t kCodesPerByte = 4;
+  static constexpr size_t kPhases = 4;
+  static constexpr int kZero2 = tensor::kSmoeQ2Zero2;
+
+  static void Arrange(const int8_t* codes, __m256i* phase) {
+    const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kByPhase));
+    __m256i quarter[4];  // four columns of each phase
+    for (int i = 0; i < 4; ++i) {
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(Load128(codes + 16 * i)),
+                                                   Load128(codes + 64 + 16 * i), 1);
+      quarter[i] = _mm256_shuffle_epi8(both, shuffle);
+    }
+    const __m256i low01 = _mm256_unpacklo_epi32(quarter[0], quarter[1]);
+    const __m256i high01 = _mm256_unpackhi_epi32(quarter[0], quarter[1]);
+    const __m256i low23 = _mm256_unpacklo_epi32(quarter[2], quarter[3]);
+    const __m256i high23 = _mm256_unpackhi_epi32(quarter[2], quarter[3]);
+    phase[0] = _mm256_unpacklo_epi64(low01, low23);
+    phase[1] = _mm256_unpackhi_epi64(low01, low23);
+    phase[2] = _mm256_unpacklo_epi64(high01, high23);
+    phase[3] = _mm256_unpackhi_epi64(high01, high23);
+  }
+
+  static void Split(__m256i bytes, __m256i* codes) {
+    const __m256i mask = _mm256_set1_epi8(0x03);
+    codes[0] = _mm256_and_si256(bytes, mask);
+    codes[1] = _mm256_and_si256(_mm256_srli_epi16(bytes, 2), mask);
+    codes[2] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
+    codes[3] = _mm256_and_si256(_mm256_srli_epi16(bytes, 6), mask);
+  }
+};
+
+// Activations of one unit as the weights' bytes want them.
+template <class Format>
+struct Arranged {
+  __m256i phase[Format::kPhases];
+  int32_t zero_part[kUnitPiecesMax];  // -Z2 * the sum of a piece's activations
+  float x_scale[kUnitPiecesMax];      // of a piece
+};
+
+// Units of the columns [col, col + count) of one token; behind them zeros.
+template <class Format, size_t kPieces>
+void ArrangeStretch(const int8_t* codes, const float* x_scales, size_t count,
+                    Arranged<Format>* out) {
+  constexpr size_t kCols = kUnitBytes * Format::kCodesPerByte;
+  constexpr size_t kPieceCols = kCols / kPieces;
+  for (size_t col = 0; col < count; col += kCols, ++out) {
+    int8_t padded[kCols] = {};
+    const size_t left = Min(kCols, count - col);
+    if (left < kCols) __builtin_memcpy(padded, codes + col, left);
+    const int8_t* unit = left < kCols ? padded : codes + col;
+    Format::Arrange(unit, out->phase);
+    int64_t sums[kCols / 8];  // of codes + 128
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
+    for (size_t i = 0; i < kCols / 32; ++i) {
+      const __m256i biased = _mm256_xor_si256(Load256(unit + 32 * i), flip);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i),
+                          _mm256_sad_epu8(biased, _mm256_setzero_si256()));
+    }
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      int64_t sum = -128 * static_cast<int64_t>(kPieceCols);
+      for (size_t i = 0; i < kPieceCols / 8; ++i) sum += sums[piece * (kPieceCols / 8) + i];
+      out->zero_part[piece] = static_cast<int32_t>(-Format::kZero2 * sum);
+      const size_t piece_col = Min(piece * kPieceCols, left - 1);
+      out->x_scale[piece] = x_scales[(col + piece_col) / kActivationBlock];
+    }
+  }
+}
+
+// The products of four bytes in each 32-bit lane.
+template <size_t kPhases>
+[[gnu::always_inline]] inline __m256i DotBytes(const __m256i* codes, const __m256i* phase) {
+#if defined(__AVXVNNI__)
+  __m256i sum = _mm256_setzero_si256();
+  for (size_t i = 0; i < kPhases; ++i) sum = _mm256_dpbusd_avx_epi32(sum, codes[i], phase[i]);
+  return sum;
+#else
+  __m256i sum = _mm256_maddubs_epi16(codes[0], phase[0]);
+  for (size_t i = 1; i < kPhases; ++i) {
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[i], phase[i]));
+  }
+  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+#endif
+}
+
+// One unit of eight rows that lie `stride` apart: dots[token][i], of the rows 4 i to 4 i + 3, as
+// said above.
+template <class Format, size_t kTokens>
+[[gnu::always_inline]] inline void DotRows(const uint8_t* rows, size_t stride,
+                                           const Arranged<Format>* const* x, __m256i (*dots)[2]) {
+  for (size_t i = 0; i < 2; ++i) {
+    const uint8_t* four = rows + 4 * i * stride;
+    __m256i pairs[kTokens][2];
+    for (size_t pair = 0; pair < 2; ++pair) {
+      __m256i sums[kTokens][2];
+      for (size_t row = 0; row < 2; ++row) {
+        __m256i codes[Format::kPhases];
+        Format::Split(Load256(four + (2 * pair + row) * stride), codes);
+        for (size_t t = 0; t < kTokens; ++t) {
+          sums[t][row] = DotBytes<Format::kPhases>(codes, x[t]->phase);
+        }
+      }
+      for (size_t t = 0; t < kTokens; ++t) {
+        pairs[t][pair] =
+            _mm256_madd_epi16(_mm256_packs_epi32(sums[t][0], sums[t][1]), _mm256_set1_epi16(1));
+      }
+    }
+    for (size_t t = 0; t < kTokens; ++t) {
+      dots[t][i] = _mm256_packs_epi32(pairs[t][0], pairs[t][1]);
+    }
+  }
+}
+
+// The pieces of one unit in the order of their columns; w_scales[piece][row]. `is_half`: only the
+// first half of them is there.
+template <class Format, size_t kPieces>
+[[gnu::always_inline]] inline __m256 AddPieces(const __m256i* dots, const Arranged<Format>& x,
+                                               const float* w_scales, bool is_half, __m256 sum) {
+  const __m256i halves[2] = {_mm256_permute2x128_si256(dots[0], dots[1], 0x20),
+                             _mm256_permute2x128_si256(dots[0], dots[1], 0x31)};
+  const __m256i two = _mm256_set1_epi16(2);
+  for (size_t piece = 0; piece < kPieces; ++piece) {
+    if (is_half && piece >= kPieces / 2) break;
+    __m256i dot;
+    if constexpr (kPieces == 1) {
+      dot = _mm256_add_epi32(_mm256_madd_epi16(halves[0], two), _mm256_madd_epi16(halves[1], two));
+    } else if constexpr (kPieces == 2) {
+      dot = _mm256_madd_epi16(halves[piece], two);
+    } else {
+      const __m256i only = _mm256_set1_epi32(piece % 2 == 0 ? 2 : 2 << 16);
+      dot = _mm256_madd_epi16(halves[piece / 2], only);
+    }
+    dot = _mm256_add_epi32(dot, _mm256_set1_epi32(x.zero_part[piece]));
+    const __m256 scale = _mm256_mul_ps(_mm256_load_ps(w_scales + piece * kIntRows),
+                                       _mm256_set1_ps(x.x_scale[piece]));
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sum);
+  }
+  return sum;
+}
+
+// One stretch of columns.
+template <class Format>
+struct RowStretch {
+  size_t col;
+  size_t col_count;   // a multiple of kActivationBlock
+  size_t unit_count;  // rounded up; token t's units are at x + t * unit_count
+  Arranged<Format> x[kArrangedMax];
+  alignas(32) float w_scales[kStretchUnitsMax * kUnitPiecesMax * kIntRows];
+};
+
+// Eight short streams look random to the processor, but rows lie behind one another: eight rows are
+// one stretch of memory. Line by line, the eight after them are fetched, and kPrefetchBytes more,
+// so that there is time for the first ones too. An address behind the matrix is harmless: a
+// prefetch cannot fault.
+constexpr size_t kPrefetchBytes = 2048;
+
+[[gnu::always_inline]] inline void PrefetchUnit(uintptr_t at) {
+  for (size_t i = 0; i < kUnitBytes * kIntRows; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+  }
+}
+
+// The next unit of eight rows, for kTokens tokens.
+template <class Format, size_t kPieces, size_t kTokens>
+[[gnu::always_inline]] inline void AddUnit(const uint8_t* rows, size_t stride, bool is_half,
+                                           const float* w_scales, const Arranged<Format>** x,
+                                           __m256* sums) {
+  __m256i dots[kTokens][2];
+  DotRows<Format, kTokens>(rows, stride, x, dots);
+  for (size_t t = 0; t < kTokens; ++t) {
+    sums[t] = AddPieces<Format, kPieces>(dots[t], *x[t], w_scales, is_half, sums[t]);
+    ++x[t];
+  }
+}
+
+// One stretch of eight rows for kTokens tokens from `slot` on; out[t]: token t's sums. Between two
+// stretches the sums wait there.
+template <class Format, size_t kPieces, size_t kTokens>
+void AddRows(const IntTile& tile, size_t stride, const RowStretch<Format>& stretch, size_t slot,
+             float* const* out) {
+  const __m256i is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(tile.row_count)),
+                                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  __m256 sums[kTokens];
+  const Arranged<Format>* x[kTokens];
+  for (size_t t = 0; t < kTokens; ++t) {
+    sums[t] = stretch.col == 0 ? _mm256_setzero_ps() : _mm256_maskload_ps(out[t], is_there);
+    x[t] = stretch.x + (slot + t) * stretch.unit_count;
+  }
+  const float* w_scales = stretch.w_scales;
+  size_t offset = stretch.col / Format::kCodesPerByte;
+  const size_t end = offset + stretch.col_count / Format::kCodesPerByte;
+  if (tile.row_count == kIntRows) {
+    uintptr_t wanted_soon =
+        reinterpret_cast<uintptr_t>(tile.codes[0]) + kIntRows * (stride + offset) + kPrefetchBytes;
+    for (; offset + kUnitBytes <= end; offset += kUnitBytes) {
+      if (slot == 0) PrefetchUnit(wanted_soon);
+      wanted_soon += kUnitBytes * kIntRows;
+      AddUnit<Format, kPieces, kTokens>(tile.codes[0] + offset, stride, false, w_scales, x, sums);
+      w_scales += kPieces * kIntRows;
+    }
+  }
+  // Half a unit may be left: the last bytes of the matrix, perhaps, so they are copied before they
+  // are loaded. The same for a tile that lacks rows.
+  for (; offset < end; offset += kUnitBytes) {
+    uint8_t bytes[kIntRows][kUnitBytes] = {};
+    const size_t left = Min(kUnitBytes, end - offset);
+    for (size_t row = 0; row < tile.row_count; ++row) {
+      __builtin_memcpy(bytes[row], tile.codes[row] + offset, left);
+    }
+    AddUnit<Format, kPieces, kTokens>(bytes[0], kUnitBytes, left < kUnitBytes, w_scales, x, sums);
+    w_scales += kPieces * kIntRows;
+  }
+  for (size_t t = 0; t < kTokens; ++t) _mm256_maskstore_ps(out[t], is_there, sums[t]);
+}
+
+constexpr size_t kRowTokensTogether = 4;
+
+// All rows of the range for up to kRowTokensMax tokens from `token` on.
+template <class Format, size_t kPieces>
+void MatMulRowTokens(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y,
+                     size_t token, size_t batch) {
+  constexpr size_t kCols = kUnitBytes * Format::kCodesPerByte;
+  constexpr size_t kPieceCols = kCols / kPieces;
+  const size_t stride = weights.cols / Format::kCodesPerByte;
+  const size_t stretch_cols = Min(kArrangedMax / batch, kStretchUnitsMax) * kCols;
+  const size_t blocks = x.col_stride / kActivationBlock;
+  RowStretch<Format> stretch;
+  for (stretch.col = 0; stretch.col < weights.cols; stretch.col += stretch_cols) {
+    stretch.col_count = Min(stretch_cols, weights.cols - stretch.col);
+    stretch.unit_count = (stretch.col_count + kCols - 1) / kCols;
+    for (size_t t = 0; t < batch; ++t) {
+      ArrangeStretch<Format, kPieces>(
+          x.codes + (token + t) * x.col_stride + stretch.col,
+          x.scales + (token + t) * blocks + stretch.col / kActivationBlock, stretch.col_count,
+          stretch.x + t * stretch.unit_count);
+    }
+    for (size_t row = y.row_begin; row < y.row_end; row += kIntRows) {
+      const IntTile tile = MakeTile(weights, row, y.row_end);
+      DecodeScalesAvx2(weights, tile, kPieceCols, stretch.col / kPieceCols,
+                       stretch.col_count / kPieceCols, stretch.w_scales);
+      for (size_t slot = 0; slot < batch;) {
+        float* out[kRowTokensTogether];
+        const size_t left = Min(batch - slot, kRowTokensTogether);
+        for (size_t t = 0; t < left; ++t) {
+          out[t] = y.out + (token + slot + t) * y.out_stride + row;
+        }
+        if (left == 1) AddRows<Format, kPieces, 1>(tile, stride, stretch, slot, out);
+        if (left == 2) AddRows<Format, kPieces, 2>(tile, stride, stretch, slot, out);
+        if (left == 3) AddRows<Format, kPieces, 3>(tile, stride, stretch, slot, out);
+        if (left == 4) AddRows<Format, kPieces, 4>(tile, stride, stretch, slot, out);
+        slot += left;
+      }
+    }
+  }
+}
+
+// Requires cols to be a multiple of kActivationBlock, and groups that are a multiple of it or hold
+// one of the kPieces pieces of a unit.
+template <class Format, size_t kPieces>
+void MatMulRows(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
+  for (size_t token = 0; token < x.token_count; token += kRowTokensMax) {
+    MatMulRowTokens<Format, kPieces>(weights, x, y, token,
+                                     Min(kRowTokensMax, x.token_count - token));
+  }
+}
+
+}  // namespace
+
+}  // namespace smoe::kernels
+#endif
