@@ -105,6 +105,16 @@ void AddDots(const __m256i* dots, const __m256* w_scales, float x_scale, float* 
   }
 }
 
+// The same rows of the next group: their addresses are too far apart for the processor to foresee.
+// A tile is half a cache line wide, so every other one asks for a line. A prefetch cannot fault.
+void PrefetchNextGroup(const GroupTile& tile, size_t tile_index) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(tile.codes) +
+                          (kGroupBytes + tile_index % 2 * (kGroupBytes / 2)) * tile.stride;
+  for (size_t i = 0; i < kGroupBytes / 2; ++i) {
+    _mm_prefetch(reinterpret_cast<const char*>(first + i * tile.stride), _MM_HINT_T0);
+  }
+}
+
 // One group of one tile for kTokens tokens; sums of token t at sums + t * stride.
 template <size_t kTokens>
 void AddGroup(const GroupTile& tile, const GroupCodes* x, const __m256* w_scales, float* sums,
@@ -170,6 +180,7 @@ void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t token,
                       .scales = weights.scales + col / kGroupCols * weights.rows + row,
                       .stride = weights.rows};
     for (size_t i = 0; i < tile_count; ++i) {
+      PrefetchNextGroup(tile, i);
       AddTile(tile, codes, batch, sums + i * kTileRows, stride);
       tile.codes += kTileRows;
       tile.scales += kTileRows;
