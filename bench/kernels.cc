@@ -179,12 +179,13 @@ struct Inputs {
 void Multiply(const smoe::kernels::KernelTable& table, const Case& what, const Memory& memory,
               const Setup& setup, size_t matrix, uint32_t thread, Inputs* in) {
   const size_t matrix_bytes = MatrixBytes(what.format, setup);
+  const size_t scale_bytes = ScaleBytes(what.format, setup);
   const WeightView view = {
       .format = what.format,
       .rows = setup.rows,
       .cols = setup.cols,
       .data = memory.weights.memory.bytes().subspan(matrix * matrix_bytes, matrix_bytes),
-      .scales = memory.scales.memory.bytes().subspan(0, ScaleBytes(what.format, setup)),
+      .scales = memory.scales.memory.bytes().subspan(matrix * scale_bytes, scale_bytes),
       .group_size = what.format == WeightFormat::kNvfp4 ? smoe::tensor::kNvfp4Group : kGroup};
   const smoe::kernels::MatMulRange range = {.row_begin = setup.rows / setup.threads * thread,
                                             .row_end = setup.rows / setup.threads * (thread + 1),
@@ -275,7 +276,9 @@ int main(int argc, char** argv) {
   Memory memory = {
       .weights =
           Buffer<uint8_t>(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup))),
-      .scales = Buffer<uint8_t>(ScaleBytes(WeightFormat::kNvfp4, setup))};  // those of Q4 are fewer
+      // An eighth of the codes in NVFP4, less in the others; int8 has as many for one matrix.
+      .scales = Buffer<uint8_t>(
+          std::max(setup.bytes_total / 8, ScaleBytes(WeightFormat::kNvfp4, setup)))};
   std::mt19937_64 rng(7);
   for (size_t i = 0; i + 8 <= memory.weights.size(); i += 8) {
     // Magnitudes near those of real weights in each of the formats: subnormals would be slow.
@@ -283,7 +286,8 @@ int main(int argc, char** argv) {
     std::memcpy(memory.weights.data() + i, &word, 8);
   }
   for (size_t i = 0; i < memory.scales.size(); i += 2) {
-    // An f16 for Q4 and Q2, two E4M3 for NVFP4: an even byte is never a NaN there.
+    // An f16 for Q4 and Q2, two E4M3 for NVFP4 (an even byte is never a NaN there), half an f32 for
+    // int8.
     const auto scale = static_cast<uint16_t>(
         smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97) & 0xfffeu);
     std::memcpy(memory.scales.data() + i, &scale, 2);
@@ -302,7 +306,8 @@ int main(int argc, char** argv) {
   for (const size_t tokens : setup.tokens) {
     for (const Case& what :
          {Case{WeightFormat::kSmoeQ4, true, tokens}, Case{WeightFormat::kSmoeQ2, true, tokens},
-          Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
+          Case{WeightFormat::kNvfp4, true, tokens}, Case{WeightFormat::kInt8, true, tokens},
+          Case{WeightFormat::kInt8, false, tokens}, Case{WeightFormat::kNvfp4, false, tokens},
           Case{WeightFormat::kF32, false, tokens}, Case{WeightFormat::kF16, false, tokens},
           Case{WeightFormat::kBF16, false, tokens}, Case{WeightFormat::kSmoeQ4, false, tokens},
           Case{WeightFormat::kSmoeQ2, false, tokens}}) {

@@ -46,4 +46,11 @@ constexpr size_t kNvfp4FloatRowsMin = 8;
 void MatMulInt8Nvfp4Avx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
 void MatMulF32Nvfp4Avx2(const PlainWeights& weights, const FloatRows& x, const MatMulRange& y);
 
+// int8, any shape.
+void MatMulInt8TilesAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+// Decodes the first columns of [col, col + count) of a row, and says how many. Requires col to be a
+// multiple of 8.
+size_t DecodeTilesAvx2(const PlainWeights& weights, uint64_t row, size_t col, size_t count,
+                       float* out);
+
 }  // namespace smoe::kernels

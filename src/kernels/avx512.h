@@ -34,4 +34,8 @@ void MatMulInt8BatchAvx512(const PlainWeights& weights, const QuantisedRows& x,
 void MatMulInt8Nvfp4Avx512(const PlainWeights& weights, const QuantisedRows& x,
                            const MatMulRange& y);
 
+// int8, any shape.
+void MatMulInt8TilesAvx512(const PlainWeights& weights, const QuantisedRows& x,
+                           const MatMulRange& y);
+
 }  // namespace smoe::kernels

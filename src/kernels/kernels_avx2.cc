@@ -178,8 +178,10 @@ void DecodeWeights(const PlainWeights& weights, uint64_t first, size_t count, fl
       if (weights.format == WeightFormat::kSmoeQ2) DecodeQ2(weights, first, fast, out);
       break;
     case WeightFormat::kNvfp4:
-    case WeightFormat::kInt8:
       fast = 0;  // only matrices of very few rows get here
+      break;
+    case WeightFormat::kInt8:
+      fast = DecodeTilesAvx2(weights, first / weights.cols, first % weights.cols, count, out);
       break;
   }
   if (fast < count) DecodeWeightsScalar(weights, first + fast, count - fast, out + fast);

@@ -138,7 +138,7 @@ void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, cons
     if (weights.rows < kNvfp4IntRowsMin) return MatMulInt8Scalar(view, x, y);
     return MatMulInt8Nvfp4Avx2(weights, x, y);
   }
-  if (weights.format == WeightFormat::kInt8) return MatMulInt8Scalar(view, x, y);
+  if (weights.format == WeightFormat::kInt8) return MatMulInt8TilesAvx2(weights, x, y);
   const uint64_t group = weights.group_size;
   const bool is_wide = group % kActivationBlock == 0;
   const bool is_regular = is_wide || group == 32 || group == 16 || group == 8;

@@ -358,7 +358,7 @@ void MatMulInt8Avx512(const tensor::WeightView& view, const QuantisedRows& x,
     if (weights.rows < kNvfp4IntRowsMin) return MatMulInt8Scalar(view, x, y);
     return MatMulInt8Nvfp4Avx512(weights, x, y);
   }
-  if (weights.format == WeightFormat::kInt8) return MatMulInt8Avx2(view, x, y);
+  if (weights.format == WeightFormat::kInt8) return MatMulInt8TilesAvx512(weights, x, y);
   const bool is_wide = weights.group_size % kActivationBlock == 0;
   if (weights.cols == 0 || weights.cols % kActivationBlock != 0 ||
       !(is_wide || weights.group_size == 32)) {
