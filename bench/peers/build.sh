@@ -44,7 +44,7 @@ for variant in ${VARIANTS:-native avx2}; do
 done
 
 mkdir -p bin
-gcc -std=gnu11 -O2 -pthread -o bin/membw "$here/membw.c"
+gcc -std=gnu11 -O3 -pthread -o bin/membw "$here/membw.c"
 gcc -std=gnu11 -O2 -I"$source/include" -I"$source/ggml/include" -o bin/peer_bench \
   "$here/peer_bench.c" -Lnative/bin -lllama -lggml -lggml-base -lggml-cpu \
   -Wl,-rpath,"$PWD/native/bin"
