@@ -119,20 +119,24 @@ def measure_smoe(options: argparse.Namespace, group: Cgroup, seed: int) -> Json:
                           preexec_fn=group.join,
                           env={**os.environ, **smoe_environment(options)}) as process:
         assert process.stdout and process.stderr
-        marks: list[tuple[float, int]] = []
+        marks: list[tuple[float, int, int]] = []  # seconds, bytes read, tokens printed
         said = b""
         while chunk := os.read(process.stdout.fileno(), 65536):
+            said += chunk
+            count = len(said.replace(b",", b" ").split())
             if chunk.strip():
-                said += chunk
-                marks.append((time.monotonic() - start, read_bytes(process.pid)))
+                marks.append((time.monotonic() - start, read_bytes(process.pid), count))
         errors = process.stderr.read().decode()
     if process.returncode:
         raise stopped(command, process.returncode, errors)
-    tokens = len(said.replace(b",", b" ").split())
-    (first, first_bytes), (last, last_bytes) = marks[0], marks[-1]
-    return {"first_token_seconds": first, "first_token_bytes": first_bytes,
-            "decode_tokens": tokens - 1, "tokens_per_second": (tokens - 1) / (last - first),
-            "bytes_per_token": (last_bytes - first_bytes) / (tokens - 1), "peak": group.peak()}
+    if len(marks) < 2 or marks[-1][2] != options.run.decode + 1:
+        raise stopped(command, 0, f"{marks[-1][2] if marks else 0} tokens in {len(marks)} pieces, "
+                                  f"expected {options.run.decode + 1}\n")
+    first, last = marks[0], marks[-1]
+    tokens = last[2] - first[2]
+    return {"first_token_seconds": first[0], "first_token_bytes": first[1],
+            "decode_tokens": tokens, "tokens_per_second": tokens / (last[0] - first[0]),
+            "bytes_per_token": (last[1] - first[1]) / tokens, "peak": group.peak()}
 
 
 def measure_peer(options: argparse.Namespace, group: Cgroup, seed: int, kib: int) -> Json:
