@@ -27,6 +27,8 @@ void SoftmaxAvx2(float* x, size_t count);
 void SigmoidAvx2(const float* x, size_t count, float* out);
 void AddScaledAvx2(const float* x, float weight, size_t count, float* out);
 void AttendAvx2(const AttentionJob& job);
+void MergeAttentionAvx2(const AttentionParts& parts, size_t head_dim, float* out);
+void ToF16Avx2(const float* x, size_t count, uint16_t* out);
 
 bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
 

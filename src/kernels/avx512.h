@@ -29,6 +29,8 @@ constexpr size_t kWideBatchTokensMin = 3;
 void MatMulInt8BatchAvx512(const PlainWeights& weights, const QuantisedRows& x,
                            const MatMulRange& y);
 
+void AttendAvx512(const AttentionJob& job);
+
 // NVFP4. Requires kNvfp4IntRowsMin rows of W, whatever the range, and cols a multiple of
 // kNvfp4Group.
 void MatMulInt8Nvfp4Avx512(const PlainWeights& weights, const QuantisedRows& x,

@@ -36,7 +36,10 @@ namespace smoe::kernels {
 
 inline constexpr uint32_t kActivationBlock = 64;  // activations that share one int8 scale
 inline constexpr uint32_t kSumLanes = 16;
-inline constexpr uint32_t kAttentionBlock = 32;  // keys between two updates of the running maximum
+inline constexpr uint32_t kAttentionPage = 32;   // tokens whose keys and values lie together
+inline constexpr uint32_t kAttentionPart = 256;  // keys that have a softmax of their own
+inline constexpr uint32_t kAttentionTile = 8;  // queries that a kernel takes through a part at once
+static_assert(kAttentionPart % kAttentionPage == 0 && kAttentionPage % kSumLanes == 0);
 
 // Token rows quantised to s8, kActivationBlock columns to a scale. value = scale * code, codes in
 // [-127, 127]. Layout: codes [token_count][col_stride] with col_stride = cols rounded up to
@@ -63,18 +66,52 @@ struct MatMulRange {
   size_t out_stride = 0;
 };
 
-// One query row against the keys of one sequence; see attend in KernelTable.
-struct AttentionJob {
-  const float* query = nullptr;             // [head_dim]
-  const float* const* key_pages = nullptr;  // page p: [page_tokens][kv_stride], already at the head
-  const float* const* value_pages = nullptr;  // the same
-  size_t page_tokens = 0;
-  size_t kv_stride = 0;  // floats from one token's row to the next inside a page
-  size_t first_key = 0;  // keys [first_key, key_count) are seen (sliding window)
+// How keys and values are kept. f16 is rounded half to even when it is written, exact when read.
+enum class KvKind : uint8_t { kF32, kF16 };
+const char* KvKindName(KvKind kind);  // "f32", "f16"
+size_t KvElementBytes(KvKind kind);
+
+// Maximum of the scores, and sum of exp(score - max). Nothing seen yet: sum 0; else it is at least
+// 1, or NaN.
+struct AttentionState {
+  float max = 0;
+  float sum = 0;
+};
+
+// One query of one head. It sees keys [first_key, key_count).
+struct AttentionQuery {
+  const float* query = nullptr;  // [head_dim]
+  size_t first_key = 0;
   size_t key_count = 0;
+  float* out = nullptr;  // [head_dim], sum of exp(score - max) * value
+  AttentionState* state = nullptr;
+};
+
+// Queries of one sequence against the keys [key_begin, key_end) of one key-value head, so that what
+// they have in common is read once. Page p holds the tokens from p * kAttentionPage on, and at
+// page_offset bytes into it the head's keys TRANSPOSED, [head_dim][kAttentionPage], then its values
+// [kAttentionPage][head_dim]. Tokens that no query sees may hold anything.
+struct AttentionJob {
+  KvKind kind = KvKind::kF32;
   size_t head_dim = 0;
-  float scale = 0;       // multiplies the dot product
-  float* out = nullptr;  // [head_dim]
+  float scale = 0;  // multiplies the dot product
+  const std::byte* const* pages = nullptr;
+  size_t page_offset = 0;
+  size_t key_begin = 0;  // a multiple of kAttentionPart
+  size_t key_end = 0;    // the same, or at least every key_count
+  const AttentionQuery* queries = nullptr;
+  size_t query_count = 0;
+  // [kAttentionTile or query_count, the smaller][head_dim]; unused if no query sees two parts.
+  float* work = nullptr;
+};
+
+// Results of one query over one part after the other: out [count] at out_stride, states too.
+struct AttentionParts {
+  const AttentionState* states = nullptr;
+  size_t state_stride = 0;
+  const float* outs = nullptr;
+  size_t out_stride = 0;
+  size_t count = 0;
 };
 
 struct KernelTable {
@@ -112,14 +149,27 @@ struct KernelTable {
   // out[i] = fma(weight, x[i], out[i]).
   void (*add_scaled)(const float* x, float weight, size_t count, float* out);
 
-  // Causal attention of one head and one query, by online softmax (arXiv:2205.14135, algorithm 1).
-  // Keys go by in blocks of kAttentionBlock, cut at multiples of it in the SEQUENCE. Per block:
-  //   score = (query . key) * scale;  new_max = max(max, scores);  c = exp(max - new_max)
-  //   w = exp(score - new_max);  sum = fma(sum, c, the block's sum of w, key i in lane i mod 16)
-  //   out = out * c, then out = fma(w, value, out), key after key;  at the end out / sum.
-  // So the bits depend on positions alone: not on page_tokens, nor on how the prompt was cut.
-  // Requires first_key < key_count (else out is NaN); out must not overlap the rest.
+  // out[i] = x[i] as f16, rounded half to even; too large becomes infinity.
+  void (*to_f16)(const float* x, size_t count, uint16_t* out);
+
+  // Attention of the job's queries, without the last division. Keys are cut into parts at multiples
+  // of kAttentionPart in the SEQUENCE. For each query and part, over the keys that it sees:
+  //   score = (s = fma(query[i], key[i], s) for i = 0, 1, ... from s = 0) * scale
+  //   max = maximum of the scores;  w = exp(score - max)
+  //   sum = sum of w, 16 strided partial sums as above by plain addition, key i in lane i mod 16
+  //   out = fma(w, value, out) from 0, key after key
+  // Parts of one query are merged in order, those in which it sees no key left out; the first is
+  // taken as it is, then
+  //   m = max(max, part.max);  a = exp(max - m);  b = exp(part.max - m);  max = m
+  //   sum = fma(sum, a, part.sum * b);  out = fma(out, a, part.out * b)
+  // So bits depend on positions alone: not on pages, nor on how queries, keys or prompt were cut.
+  // A query that sees none of the job's keys gets the sum 0, and its out is left as it is.
+  // Source: arXiv:2205.14135, algorithm 1, with parts in place of a running maximum per block.
   void (*attend)(const AttentionJob& job);
+
+  // Merges the parts in order, as above, and divides: out[head_dim] = merged out / merged sum.
+  // out may be the outs of the first part. NaN if there is no part with a key.
+  void (*merge_attention)(const AttentionParts& parts, size_t head_dim, float* out);
 };
 
 extern const KernelTable kScalarKernels;

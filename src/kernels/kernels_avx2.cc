@@ -268,7 +268,6 @@ __m256 Exp(__m256 x) {
   power = _mm256_mul_ps(power, _mm256_castsi256_ps(first));
   return _mm256_mul_ps(power, _mm256_castsi256_ps(second));
 }
-float Exp(float x) { return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x))); }
 
 __m256 Negative(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 
@@ -375,106 +374,6 @@ void SoftmaxAvx2(float* x, size_t count) {
   }
 }
 
-namespace {
-
-// ---- Attention ----
-
-struct KeyBlock {
-  size_t first;  // position of the block's first seen key
-  size_t count;
-  const float* keys[kAttentionBlock];
-  const float* values[kAttentionBlock];
-};
-
-void FindKeys(const AttentionJob& job, size_t begin, size_t end, KeyBlock* block) {
-  size_t page = begin / job.page_tokens;
-  size_t slot = begin % job.page_tokens;
-  block->first = begin;
-  block->count = end - begin;
-  for (size_t i = 0; i < block->count; ++i) {
-    block->keys[i] = job.key_pages[page] + slot * job.kv_stride;
-    block->values[i] = job.value_pages[page] + slot * job.kv_stride;
-    if (++slot < job.page_tokens) continue;
-    slot = 0;
-    ++page;
-  }
-}
-
-void ScoreKeys(const AttentionJob& job, const KeyBlock& block, float* scores) {
-  for (size_t key = 0; key < block.count; key += kTileRows) {
-    const size_t count = Min(kTileRows, block.count - key);
-    const float* rows[kTileRows];
-    for (size_t i = 0; i < kTileRows; ++i) rows[i] = block.keys[key + Min(i, count - 1)];
-    float lanes[kTileRows * kSumLanes] = {};
-    AddProducts(rows, job.query, job.head_dim, lanes);
-    for (size_t i = 0; i < count; ++i) {
-      scores[key + i] = SumLanes(lanes + i * kSumLanes) * job.scale;
-    }
-  }
-}
-
-// out = out * correction, then each value row times its weight, in kRegisters registers.
-template <size_t kRegisters>
-void AddValues(const KeyBlock& block, const float* weights, float correction, size_t offset,
-               const __m256i* masks, float* out) {
-  __m256 sums[kRegisters];
-  for (size_t i = 0; i < kRegisters; ++i) {
-    sums[i] = _mm256_mul_ps(_mm256_maskload_ps(out + offset + 8 * i, masks[i]),
-                            _mm256_set1_ps(correction));
-  }
-  for (size_t key = 0; key < block.count; ++key) {
-    const __m256 weight = _mm256_set1_ps(weights[key]);
-    const float* row = block.values[key] + offset;
-    for (size_t i = 0; i < kRegisters; ++i) {
-      sums[i] = _mm256_fmadd_ps(weight, _mm256_maskload_ps(row + 8 * i, masks[i]), sums[i]);
-    }
-  }
-  for (size_t i = 0; i < kRegisters; ++i) {
-    _mm256_maskstore_ps(out + offset + 8 * i, masks[i], sums[i]);
-  }
-}
-
-}  // namespace
-
-void AttendAvx2(const AttentionJob& job) {
-  for (size_t i = 0; i < job.head_dim; ++i) job.out[i] = 0;
-  float max = -kInfinity;
-  float sum = 0;
-  for (size_t begin = job.first_key; begin < job.key_count;) {
-    const size_t block_end = (begin / kAttentionBlock + 1) * kAttentionBlock;
-    const size_t end = Min(block_end, job.key_count);
-    const size_t skipped = begin % kAttentionBlock;
-    KeyBlock block;
-    FindKeys(job, begin, end, &block);
-    float weights[kAttentionBlock];
-    for (float& weight : weights) weight = -kInfinity;
-    ScoreKeys(job, block, weights + skipped);
-    const float new_max = MaxOf(weights, kAttentionBlock, max);
-    const float correction = Exp(max - new_max);
-    max = new_max;
-    __m256 powers[kAttentionBlock / 8];
-    for (size_t i = 0; i < kAttentionBlock / 8; ++i) {
-      powers[i] = Exp(_mm256_sub_ps(_mm256_loadu_ps(weights + 8 * i), _mm256_set1_ps(max)));
-      _mm256_storeu_ps(weights + 8 * i, powers[i]);
-    }
-    const float block_sum =
-        SumLanes(_mm256_add_ps(powers[0], powers[2]), _mm256_add_ps(powers[1], powers[3]));
-    sum = __builtin_fmaf(sum, correction, block_sum);
-    size_t offset = 0;
-    const __m256i all = FirstLanes(8);
-    const __m256i whole[8] = {all, all, all, all, all, all, all, all};
-    for (; offset + 64 <= job.head_dim; offset += 64) {
-      AddValues<8>(block, weights + skipped, correction, offset, whole, job.out);
-    }
-    for (; offset < job.head_dim; offset += 8) {
-      const __m256i mask = FirstLanes(job.head_dim - offset);
-      AddValues<1>(block, weights + skipped, correction, offset, &mask, job.out);
-    }
-    begin = end;
-  }
-  for (size_t i = 0; i < job.head_dim; ++i) job.out[i] /= sum;
-}
-
 const KernelTable kAvx2Kernels = {.name = "avx2",
                                   .runs_here = CpuRunsAvx2,
                                   .matmul_f32 = MatMulF32Avx2,
@@ -485,7 +384,9 @@ const KernelTable kAvx2Kernels = {.name = "avx2",
                                   .softmax = SoftmaxAvx2,
                                   .sigmoid = SigmoidAvx2,
                                   .add_scaled = AddScaledAvx2,
-                                  .attend = AttendAvx2};
+                                  .to_f16 = ToF16Avx2,
+                                  .attend = AttendAvx2,
+                                  .merge_attention = MergeAttentionAvx2};
 
 }  // namespace smoe::kernels
 #endif

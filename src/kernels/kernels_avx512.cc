@@ -179,7 +179,9 @@ const KernelTable kAvx512Kernels = {.name = "avx512vnni",
                                     .softmax = SoftmaxAvx2,
                                     .sigmoid = SigmoidAvx2,
                                     .add_scaled = AddScaledAvx2,
-                                    .attend = AttendAvx2};
+                                    .to_f16 = ToF16Avx2,
+                                    .attend = AttendAvx512,
+                                    .merge_attention = MergeAttentionAvx2};
 
 }  // namespace smoe::kernels
 #endif

@@ -392,47 +392,5 @@ TEST_P(Tables, SoftmaxGivesTheScalarBits) {
   }
 }
 
-TEST_P(Tables, AttendGivesTheScalarBits) {
-  for (const size_t head_dim : {1u, 7u, 8u, 16u, 63u, 64u, 80u, 128u, 200u}) {
-    for (const size_t key_count : {1u, 2u, 5u, 31u, 32u, 33u, 64u, 200u}) {
-      for (const size_t page_tokens : {1u, 16u, 37u}) {
-        const size_t stride = head_dim + 5;
-        const size_t page_count = (key_count + page_tokens - 1) / page_tokens;
-        std::vector<std::vector<float>> memory;
-        std::vector<const float*> key_pages;
-        std::vector<const float*> value_pages;
-        for (size_t page = 0; page < 2 * page_count; ++page) {
-          memory.push_back(RandomFloats(rng_, page_tokens * stride, 2));
-        }
-        if (key_count == 5) memory[0][0] = kNan;
-        for (size_t page = 0; page < page_count; ++page) {
-          key_pages.push_back(memory[2 * page].data());
-          value_pages.push_back(memory[2 * page + 1].data());
-        }
-        const std::vector<float> query = RandomFloats(rng_, head_dim, 2);
-        for (const size_t first_key : {size_t{0}, key_count / 3, key_count - 1}) {
-          std::vector<float> expected(head_dim, -1);
-          std::vector<float> actual(head_dim, -2);
-          AttentionJob job = {.query = query.data(),
-                              .key_pages = key_pages.data(),
-                              .value_pages = value_pages.data(),
-                              .page_tokens = page_tokens,
-                              .kv_stride = stride,
-                              .first_key = first_key,
-                              .key_count = key_count,
-                              .head_dim = head_dim,
-                              .scale = 0.2f,
-                              .out = expected.data()};
-          kScalarKernels.attend(job);
-          job.out = actual.data();
-          table().attend(job);
-          ASSERT_TRUE(SameBits(expected, actual))
-              << head_dim << " " << key_count << " " << page_tokens << " " << first_key;
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace smoe::kernels

@@ -1,16 +1,10 @@
-// The definition: every other table gives these bits (any NaN equals any other NaN).
-//
-// exp: let n = round(x log2 e), r = x - n ln2, |r| <= ln2/2 + 2^-16 = a. Errors relative to e^r:
-// the series cut after r^7 leaves a^8 / 8! / e^-a < 7.4e-9 = 0.12 of 2^-24; rounding r (and the low
-// part of ln2) costs at most 2^-26 + |n| 2^-45 < 0.27 of 2^-24; each Horner step's rounding is
-// multiplied by at most a, so all but the last two add up to 0.12 of 2^-24, the last but one to
-// 0.25, the last to 1 (an half ulp of the result is 2^-24 relative at most). Sum: below 1 ulp
-// of a normal result. kernels_test.cc walks all of it. Below 2^-126 the last multiplication rounds
-// a second time, to within 1 ulp of the subnormal.
+// The definition: every other table gives these bits (any NaN equals any other NaN). Attention is
+// in scalar_attention.cc.
+#include "kernels/scalar.h"
+
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "kernels/internal.h"
 #include "kernels/kernels.h"
@@ -21,55 +15,6 @@ namespace smoe::kernels {
 namespace {
 
 using tensor::WeightFormat;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// a * b + c, rounded once. The library's fmaf is a call, and without hardware support a slow one.
-// In f64 the product is exact; the sum is made odd where it is not exact, so that the rounding to
-// f32 sees on which side of a tie it lies. Source: Boldo and Melquiond, "Emulation of FMA and
-// correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 57 (2008), 4.
-inline float Fma(float a, float b, float c) {
-#ifdef __FP_FAST_FMAF
-  return __builtin_fmaf(a, b, c);
-#else
-  const double product = static_cast<double>(a) * static_cast<double>(b);
-  const double addend = static_cast<double>(c);
-  const double sum = product + addend;
-  // The error of the sum, exactly (Knuth's two-sum); NaN if anything is infinite.
-  const double addend_part = sum - product;
-  const double error = (product - (sum - addend_part)) + (addend - addend_part);
-  auto bits = std::bit_cast<int64_t>(sum);
-  if ((error > 0 || error < 0) && (bits & 1) == 0) bits += (error > 0) == (sum > 0) ? 1 : -1;
-  return static_cast<float>(std::bit_cast<double>(bits));
-#endif
-}
-
-float PowerOfTwo(int exponent) {  // -126 <= exponent <= 127
-  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
-float Exp(float x) {
-  x = x > kExpMax ? kExpMax : x;  // a NaN passes both
-  x = x < kExpMin ? kExpMin : x;
-  if (x != x) return x;
-  const float n = Fma(x, kExpLog2E, kExpRound) - kExpRound;
-  float r = Fma(n, -kExpLn2High, x);
-  r = Fma(n, -kExpLn2Low, r);
-  float power = kExpTerms[0];
-  for (int term = 1; term < 8; ++term) power = Fma(power, r, kExpTerms[term]);
-  // 2^n in two factors, both normal; only the second multiplication can round.
-  const int exponent = static_cast<int>(n);
-  const int half = exponent >> 1;
-  return power * PowerOfTwo(half) * PowerOfTwo(exponent - half);
-}
-
-// The tree over the 16 partial sums.
-float SumLanes(float* lanes) {
-  for (uint32_t width = kSumLanes / 2; width > 0; width /= 2) {
-    for (uint32_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
-}
 
 // Element i of this stretch goes to lane i mod 16: stretches start at multiples of 16.
 void AddProducts(const float* a, const float* b, size_t count, float* lanes) {
@@ -88,12 +33,6 @@ float Dot(const float* a, const float* b, size_t count) {
   float lanes[kSumLanes] = {};
   AddProducts(a, b, count, lanes);
   return SumLanes(lanes);
-}
-
-uint16_t Load16(const uint8_t* at) {
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return bits;
 }
 
 uint32_t CodeAt(const PlainWeights& weights, uint64_t flat) {
@@ -248,11 +187,6 @@ void SiluMul(float* gate, const float* up, size_t count) {
   for (size_t i = 0; i < count; ++i) gate[i] = gate[i] / (1 + Exp(-gate[i])) * up[i];
 }
 
-float MaxOf(const float* x, size_t count, float max) {
-  for (size_t i = 0; i < count; ++i) max = x[i] > max ? x[i] : max;  // a NaN is passed over
-  return max;
-}
-
 void Softmax(float* x, size_t count) {
   const float max = MaxOf(x, count, -kInfinity);
   float lanes[kSumLanes] = {};
@@ -270,45 +204,6 @@ void Sigmoid(const float* x, size_t count, float* out) {
 
 void AddScaled(const float* x, float weight, size_t count, float* out) {
   for (size_t i = 0; i < count; ++i) out[i] = Fma(weight, x[i], out[i]);
-}
-
-const float* KeyRow(const float* const* pages, const AttentionJob& job, size_t key) {
-  return pages[key / job.page_tokens] + key % job.page_tokens * job.kv_stride;
-}
-
-void Attend(const AttentionJob& job) {
-  float* out = job.out;
-  for (size_t i = 0; i < job.head_dim; ++i) out[i] = 0;
-  float max = -kInfinity;
-  float sum = 0;
-  for (size_t begin = job.first_key; begin < job.key_count;) {
-    const size_t block_end = (begin / kAttentionBlock + 1) * kAttentionBlock;
-    const size_t end = block_end < job.key_count ? block_end : job.key_count;
-    const size_t block_begin = block_end - kAttentionBlock;
-    // Keys that are not seen keep a weight of 0.
-    float weights[kAttentionBlock] = {};
-    float block_max = max;
-    for (size_t key = begin; key < end; ++key) {
-      const float* row = KeyRow(job.key_pages, job, key);
-      const float score = Dot(job.query, row, job.head_dim) * job.scale;
-      weights[key - block_begin] = score;
-      block_max = score > block_max ? score : block_max;
-    }
-    const float correction = Exp(max - block_max);
-    max = block_max;
-    for (size_t key = begin; key < end; ++key) {
-      weights[key - block_begin] = Exp(weights[key - block_begin] - max);
-    }
-    float lanes[kSumLanes] = {};
-    for (size_t i = 0; i < kAttentionBlock; ++i) lanes[i % kSumLanes] += weights[i];
-    sum = Fma(sum, correction, SumLanes(lanes));
-    for (size_t i = 0; i < job.head_dim; ++i) out[i] *= correction;
-    for (size_t key = begin; key < end; ++key) {
-      AddScaled(KeyRow(job.value_pages, job, key), weights[key - block_begin], job.head_dim, out);
-    }
-    begin = end;
-  }
-  for (size_t i = 0; i < job.head_dim; ++i) out[i] /= sum;
 }
 
 }  // namespace
@@ -380,6 +275,8 @@ const KernelTable kScalarKernels = {.name = "scalar",
                                     .softmax = Softmax,
                                     .sigmoid = Sigmoid,
                                     .add_scaled = AddScaled,
-                                    .attend = Attend};
+                                    .to_f16 = ToF16Scalar,
+                                    .attend = AttendScalar,
+                                    .merge_attention = MergeAttentionScalar};
 
 }  // namespace smoe::kernels

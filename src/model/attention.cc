@@ -46,8 +46,7 @@ void FinishRow(const Forward& forward, const LayerWeights& layer, uint32_t layer
   for (size_t at = 0; at < kv_width; at += head_dim) forward.rope.Apply(cosines, sines, k + at);
   const StepRow& step_row = forward.scratch.rows[row];
   KvSequence* const kv = forward.sequences[step_row.sequence].kv;
-  std::copy_n(k, kv_width, kv->Key(layer_index, step_row.position));
-  std::copy_n(v, kv_width, kv->Value(layer_index, step_row.position));
+  kv->Write(forward.kernels, layer_index, step_row.position, k, v);
 }
 
 // Keys before this one are outside the window of `position`, which sees itself and window - 1 more.
@@ -58,24 +57,132 @@ size_t FirstKey(const checkpoint::ModelConfig& config, uint32_t layer_index, siz
   return position + 1 - config.sliding_window;
 }
 
-void AttendHead(const Forward& forward, uint32_t layer_index, size_t row, uint32_t head) {
+// Queries of one job at most: enough to use a part of the keys well while it is in a near cache.
+constexpr size_t kQueriesTogether = 64;
+// Rows that one thread finishes at least: neighbours write to the same lines of the key pages.
+constexpr size_t kFinishGrain = 8;
+constexpr size_t kMergeGrain = 4;
+
+size_t GroupSize(const checkpoint::ModelConfig& config) {
+  return config.num_attention_heads / config.num_key_value_heads;
+}
+
+// Rows [begin, end) of one sequence: part by part if that gives threads work which they would not
+// have, and if its results find room; else in one piece. Bits are the same.
+void AddTasks(const Forward& forward, uint32_t layer_index, size_t begin, size_t end, bool split,
+              size_t* slot) {
+  constexpr size_t kPart = kernels::kAttentionPart;
+  Scratch& scratch = forward.scratch;
+  const size_t row_count = end - begin;
+  const size_t first_key =
+      FirstKey(forward.config, layer_index, scratch.rows[begin].position) / kPart * kPart;
+  const size_t key_count = scratch.rows[end - 1].position + 1;
+  const size_t part_count = (key_count - first_key + kPart - 1) / kPart;
+  const size_t slots_left = scratch.part_states.size() / forward.config.num_attention_heads - *slot;
+  if (!split || part_count == 1 || part_count > slots_left / row_count) {
+    scratch.attention_tasks.push_back({begin, row_count, first_key, key_count});
+    return;
+  }
+  for (size_t row = begin; row < end; ++row) {
+    scratch.split_rows.push_back({row, *slot + row - begin, row_count, part_count});
+  }
+  for (size_t key = first_key; key < key_count; key += kPart) {
+    scratch.attention_tasks.push_back({begin, row_count, key, key + kPart, true, *slot});
+    *slot += row_count;
+  }
+}
+
+// Cuts the rows into blocks of one sequence each.
+void PlanAttention(const Forward& forward, uint32_t layer_index) {
+  Scratch& scratch = forward.scratch;
+  const size_t row_count = forward.row_count();
+  const size_t rows_together = std::max<size_t>(1, kQueriesTogether / GroupSize(forward.config));
+  const auto block_end = [&](size_t begin) {
+    size_t end = begin + 1;
+    while (end < row_count && end - begin < rows_together &&
+           scratch.rows[end].sequence == scratch.rows[begin].sequence) {
+      ++end;
+    }
+    return end;
+  };
+  size_t block_count = 0;
+  for (size_t row = 0; row < row_count; row = block_end(row)) ++block_count;
+  const bool split = block_count * forward.config.num_key_value_heads <
+                     kPiecesPerThread * forward.pool.thread_count();
+  scratch.attention_tasks.clear();
+  scratch.split_rows.clear();
+  size_t slot = 0;
+  for (size_t row = 0; row < row_count; row = block_end(row)) {
+    AddTasks(forward, layer_index, row, block_end(row), split, &slot);
+  }
+}
+
+// Query `index` of a task: its rows in order, in each the heads that share the keys.
+kernels::AttentionQuery QueryOf(const Forward& forward, uint32_t layer_index,
+                                const AttentionTask& task, uint32_t kv_head, size_t index) {
   const checkpoint::ModelConfig& config = forward.config;
-  const StepRow& step_row = forward.scratch.rows[row];
-  const KvSequence& kv = *forward.sequences[step_row.sequence].kv;
-  const uint32_t kv_head = head / (config.num_attention_heads / config.num_key_value_heads);
-  const size_t at = (row * config.num_attention_heads + head) * config.head_dim;
+  Scratch& scratch = forward.scratch;
+  const size_t group = GroupSize(config);
+  const size_t row_in_task = index / group;
+  const size_t row = task.row_begin + row_in_task;
+  const size_t head = kv_head * group + index % group;
+  const size_t heads = config.num_attention_heads;
+  const size_t position = scratch.rows[row].position;
+  kernels::AttentionQuery query;
+  query.query = scratch.q + (row * heads + head) * config.head_dim;
+  query.first_key = FirstKey(config, layer_index, position);
+  query.key_count = position + 1;
+  const size_t at = (task.is_part ? task.slot + row_in_task : row) * heads + head;
+  query.out = (task.is_part ? scratch.part_outs : scratch.attended) + at * config.head_dim;
+  query.state = &(task.is_part ? scratch.part_states : scratch.attention_states)[at];
+  return query;
+}
+
+void RunTask(const Forward& forward, uint32_t layer_index, const AttentionTask& task,
+             uint32_t kv_head) {
+  const checkpoint::ModelConfig& config = forward.config;
+  const KvSequence& kv = *forward.sequences[forward.scratch.rows[task.row_begin].sequence].kv;
+  const size_t query_total = task.row_count * GroupSize(config);
+  kernels::AttentionQuery queries[kQueriesTogether];
   kernels::AttentionJob job;
-  job.query = forward.scratch.q + at;
-  job.key_pages = kv.KeyPages(layer_index, kv_head).data();
-  job.value_pages = kv.ValuePages(layer_index, kv_head).data();
-  job.page_tokens = kKvPageTokens;
-  job.kv_stride = size_t{config.num_key_value_heads} * config.head_dim;
-  job.first_key = FirstKey(config, layer_index, step_row.position);
-  job.key_count = step_row.position + 1;
+  job.kind = kv.kind();
   job.head_dim = config.head_dim;
   job.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  job.out = forward.scratch.attended + at;
-  forward.kernels.attend(job);
+  job.pages = kv.Pages(layer_index).data();
+  job.page_offset = kv.HeadOffset(kv_head);
+  job.key_begin = task.key_begin;
+  job.key_end = task.key_end;
+  job.queries = queries;
+  // The place of these rows' and heads' own results: nobody else's.
+  job.work =
+      forward.scratch.attention_work +
+      (task.row_begin * config.num_attention_heads + kv_head * query_total) * config.head_dim;
+  for (size_t first = 0; first < query_total; first += kQueriesTogether) {
+    job.query_count = std::min(kQueriesTogether, query_total - first);
+    for (size_t i = 0; i < job.query_count; ++i) {
+      queries[i] = QueryOf(forward, layer_index, task, kv_head, first + i);
+    }
+    forward.kernels.attend(job);
+    if (task.is_part) continue;
+    for (size_t i = 0; i < job.query_count; ++i) {
+      const kernels::AttentionParts whole = {queries[i].state, 0, queries[i].out, 0, 1};
+      forward.kernels.merge_attention(whole, config.head_dim, queries[i].out);
+    }
+  }
+}
+
+void MergeHead(const Forward& forward, const SplitRow& split, size_t head) {
+  const Scratch& scratch = forward.scratch;
+  const size_t heads = forward.config.num_attention_heads;
+  const size_t head_dim = forward.config.head_dim;
+  const size_t at = split.slot * heads + head;
+  forward.kernels.merge_attention({.states = scratch.part_states.data() + at,
+                                   .state_stride = split.slot_stride * heads,
+                                   .outs = scratch.part_outs + at * head_dim,
+                                   .out_stride = split.slot_stride * heads * head_dim,
+                                   .count = split.part_count},
+                                  head_dim,
+                                  scratch.attended + (split.row * heads + head) * head_dim);
 }
 
 }  // namespace
@@ -90,14 +197,24 @@ void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t la
   const auto finish = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) FinishRow(forward, layer, layer_index, row);
   };
-  forward.pool.ParallelFor(row_count, 1, std::ref(finish));
+  forward.pool.ParallelFor(row_count, kFinishGrain, std::ref(finish));
+  PlanAttention(forward, layer_index);
   // Head by head, not row by row: late rows see more keys, and every thread gets its share of them.
+  const size_t task_count = scratch.attention_tasks.size();
   const auto attend = [&](size_t begin, size_t end) {
     for (size_t index = begin; index < end; ++index) {
-      AttendHead(forward, layer_index, index % row_count, static_cast<uint32_t>(index / row_count));
+      RunTask(forward, layer_index, scratch.attention_tasks[index % task_count],
+              static_cast<uint32_t>(index / task_count));
     }
   };
-  forward.pool.ParallelFor(row_count * forward.config.num_attention_heads, 1, std::ref(attend));
+  forward.pool.ParallelFor(task_count * forward.config.num_key_value_heads, 1, std::ref(attend));
+  const size_t heads = forward.config.num_attention_heads;
+  const auto merge = [&](size_t begin, size_t end) {
+    for (size_t index = begin; index < end; ++index) {
+      MergeHead(forward, scratch.split_rows[index / heads], index % heads);
+    }
+  };
+  forward.pool.ParallelFor(scratch.split_rows.size() * heads, kMergeGrain, std::ref(merge));
   const Projection output[] = {{&layer.o, layer.o_bias, scratch.branch}};
   Project(forward, {scratch.attended, row_count, layer.o.cols}, output);
 }

@@ -1,12 +1,68 @@
 #include "model/kv_cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "tensor/dtype.h"
 
 namespace smoe::model {
+
+namespace {
+
+// Keys and values of one head in one page.
+size_t HeadBytes(const KvShape& shape) {
+  return 2 * kKvPageTokens * shape.head_dim() * kernels::KvElementBytes(shape.kind);
+}
+
+size_t PageBytes(const KvShape& shape) { return HeadBytes(shape) * shape.key_value_heads; }
+
+// `count` elements of kBytes each into every stride-th place.
+template <size_t kBytes>
+void Scatter(const void* from, size_t count, size_t stride, std::byte* to) {
+  const auto* source = static_cast<const std::byte*>(from);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * stride * kBytes, source + i * kBytes, kBytes);
+  }
+}
+
+// One token of one head: a column of the keys, a row of the values.
+void WriteFloats(const float* keys, const float* values, size_t head_dim, size_t row,
+                 std::byte* head) {
+  constexpr size_t kBytes = sizeof(float);
+  Scatter<kBytes>(keys, head_dim, kKvPageTokens, head + row * kBytes);
+  std::memcpy(head + (kKvPageTokens + row) * head_dim * kBytes, values, head_dim * kBytes);
+}
+
+void WriteHalves(const kernels::KernelTable& kernels, const float* keys, const float* values,
+                 size_t head_dim, size_t row, std::byte* head) {
+  constexpr size_t kBytes = sizeof(uint16_t);
+  constexpr size_t kStretch = 128;
+  uint16_t bits[kStretch];
+  std::byte* const value_row = head + (kKvPageTokens + row) * head_dim * kBytes;
+  for (size_t first = 0; first < head_dim; first += kStretch) {
+    const size_t count = std::min(kStretch, head_dim - first);
+    kernels.to_f16(keys + first, count, bits);
+    Scatter<kBytes>(bits, count, kKvPageTokens, head + (first * kKvPageTokens + row) * kBytes);
+    kernels.to_f16(values + first, count, bits);
+    std::memcpy(value_row + first * kBytes, bits, count * kBytes);
+  }
+}
+
+float Load(kernels::KvKind kind, const std::byte* head, size_t index) {
+  if (kind == kernels::KvKind::kF16) {
+    uint16_t bits;
+    std::memcpy(&bits, head + index * sizeof(bits), sizeof(bits));
+    return tensor::F32FromF16(bits);
+  }
+  float value;
+  std::memcpy(&value, head + index * sizeof(value), sizeof(value));
+  return value;
+}
+
+}  // namespace
 
 KvSequence::KvSequence(KvSequence&& other) noexcept { *this = std::move(other); }
 
@@ -18,16 +74,10 @@ KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
   page_count_ = std::exchange(other.page_count_, 0);
   page_capacity_ = std::exchange(other.page_capacity_, 0);
   pages_ = std::move(other.pages_);
-  key_table_ = std::move(other.key_table_);
-  value_table_ = std::move(other.value_table_);
   return *this;
 }
 
 KvSequence::~KvSequence() { DropPagesFrom(0); }
-
-size_t KvSequence::TableIndex(uint32_t layer, uint32_t head, size_t page) const {
-  return (size_t{layer} * cache_->shape_.key_value_heads + head) * page_capacity_ + page;
-}
 
 Status KvSequence::Reserve(size_t count) {
   SMOE_CHECK(cache_ != nullptr);
@@ -43,15 +93,8 @@ Status KvSequence::Reserve(size_t count) {
   }
   for (size_t page = page_count_; page < wanted; ++page) {
     for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
-      float* const keys = cache_->free_pages_.back();
+      pages_[layer * page_capacity_ + page] = cache_->free_pages_.back();
       cache_->free_pages_.pop_back();
-      pages_[layer * page_capacity_ + page] = keys;
-      const float* const values = keys + kKvPageTokens * shape.kv_width;
-      for (uint32_t head = 0; head < shape.key_value_heads; ++head) {
-        const size_t index = TableIndex(layer, head, page);
-        key_table_[index] = keys + size_t{head} * shape.head_dim();
-        value_table_[index] = values + size_t{head} * shape.head_dim();
-      }
     }
   }
   page_count_ = wanted;
@@ -78,32 +121,55 @@ void KvSequence::DropPagesFrom(size_t page_count) {
   }
 }
 
-float* KvSequence::Key(uint32_t layer, size_t position) {
+std::byte* KvSequence::HeadAt(uint32_t layer, size_t position, uint32_t head) const {
   SMOE_DCHECK(position < token_room());
+  return pages_[layer * page_capacity_ + position / kKvPageTokens] + HeadOffset(head);
+}
+
+void KvSequence::Write(const kernels::KernelTable& kernels, uint32_t layer, size_t position,
+                       const float* keys, const float* values) {
+  const KvShape& shape = cache_->shape_;
+  const size_t head_dim = shape.head_dim();
   const size_t row = position % kKvPageTokens;
-  return pages_[layer * page_capacity_ + position / kKvPageTokens] + row * cache_->shape_.kv_width;
+  for (uint32_t head = 0; head < shape.key_value_heads; ++head) {
+    std::byte* const at = HeadAt(layer, position, head);
+    const size_t first = head * head_dim;
+    if (shape.kind == kernels::KvKind::kF16) {
+      WriteHalves(kernels, keys + first, values + first, head_dim, row, at);
+    } else {
+      WriteFloats(keys + first, values + first, head_dim, row, at);
+    }
+  }
 }
 
-float* KvSequence::Value(uint32_t layer, size_t position) {
-  return Key(layer, position) + kKvPageTokens * cache_->shape_.kv_width;
+float KvSequence::KeyAt(uint32_t layer, size_t position, uint32_t element) const {
+  const uint32_t head_dim = cache_->shape_.head_dim();
+  return Load(kind(), HeadAt(layer, position, element / head_dim),
+              element % head_dim * kKvPageTokens + position % kKvPageTokens);
 }
 
-std::span<const float* const> KvSequence::KeyPages(uint32_t layer, uint32_t head) const {
-  return {key_table_.data() + TableIndex(layer, head, 0), page_count_};
+float KvSequence::ValueAt(uint32_t layer, size_t position, uint32_t element) const {
+  const uint32_t head_dim = cache_->shape_.head_dim();
+  const size_t row = kKvPageTokens + position % kKvPageTokens;
+  return Load(kind(), HeadAt(layer, position, element / head_dim),
+              row * head_dim + element % head_dim);
 }
 
-std::span<const float* const> KvSequence::ValuePages(uint32_t layer, uint32_t head) const {
-  return {value_table_.data() + TableIndex(layer, head, 0), page_count_};
+std::span<const std::byte* const> KvSequence::Pages(uint32_t layer) const {
+  return {pages_.data() + layer * page_capacity_, page_count_};
 }
+
+size_t KvSequence::HeadOffset(uint32_t head) const { return head * HeadBytes(cache_->shape_); }
+
+kernels::KvKind KvSequence::kind() const { return cache_->shape_.kind; }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t token_max) {
   SMOE_CHECK(shape.layer_count > 0 && shape.kv_width > 0 && shape.key_value_heads > 0);
   SMOE_CHECK(shape.kv_width % shape.key_value_heads == 0);
-  const uint64_t page_floats = uint64_t{2} * kKvPageTokens * shape.kv_width;
   const std::optional<uint64_t> page_count =
       CheckedMul(CeilDiv(token_max, kKvPageTokens), shape.layer_count);
   const std::optional<uint64_t> bytes =
-      page_count ? CheckedMul(*page_count, page_floats * sizeof(float)) : std::nullopt;
+      page_count ? CheckedMul(*page_count, PageBytes(shape)) : std::nullopt;
   if (!bytes || *bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return Exhausted("KV cache: {} tokens of {} bytes each do not fit any memory", token_max,
                      KvBytesPerToken(shape));
@@ -118,10 +184,9 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t to
   cache->memory_ = std::move(*memory);
   cache->page_count_ = static_cast<size_t>(*page_count);
   cache->free_pages_.reserve(cache->page_count_);
-  float* const base = cache->memory_.As<float>().data();
   // Last page first: the stack then gives them out in ascending order.
   for (size_t page = cache->page_count_; page-- > 0;) {
-    cache->free_pages_.push_back(base + page * page_floats);
+    cache->free_pages_.push_back(cache->memory_.data() + page * PageBytes(shape));
   }
   return cache;
 }
@@ -130,10 +195,7 @@ KvSequence KvCache::NewSequence() {
   KvSequence sequence;
   sequence.cache_ = this;
   sequence.page_capacity_ = page_count_ / shape_.layer_count;
-  const size_t entries = sequence.page_capacity_ * shape_.layer_count;
-  sequence.pages_.resize(entries);
-  sequence.key_table_.resize(entries * shape_.key_value_heads);
-  sequence.value_table_.resize(entries * shape_.key_value_heads);
+  sequence.pages_.resize(sequence.page_capacity_ * shape_.layer_count);
   return sequence;
 }
 
@@ -142,7 +204,7 @@ size_t KvCache::free_token_count() const {
 }
 
 uint64_t KvBytesPerToken(const KvShape& shape) {
-  return uint64_t{2} * sizeof(float) * shape.layer_count * shape.kv_width;
+  return uint64_t{2} * kernels::KvElementBytes(shape.kind) * shape.layer_count * shape.kv_width;
 }
 
 }  // namespace smoe::model

@@ -1,8 +1,11 @@
 // model/kv_cache.h: keys and values of all sequences, in pages from one pool.
 //
-// A page holds kKvPageTokens tokens of ONE layer: keys [tokens][kv_width], then values. A sequence
-// owns, per layer, a table of pages; it grows page by page in all layers at once and gives all back
-// when it goes. The order of arithmetic never depends on which pages a sequence got.
+// A page holds kKvPageTokens tokens of ONE layer, head after head: the head's keys TRANSPOSED,
+// [head_dim][tokens], so that keys lie in lanes when they are scored, then its values
+// [tokens][head_dim]. A sequence owns, per layer, a table of pages; it grows page by page in all
+// layers at once and gives all back when it goes. The order of arithmetic never depends on which
+// pages a sequence got, and what lies behind its last token is never looked at: a page keeps what
+// its last owner wrote.
 //
 //   pool:     [page][page][page]...            free pages form a stack
 //   sequence: layer 0: page 7, page 3, ...     token t lies in page t / kKvPageTokens
@@ -18,15 +21,17 @@
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "kernels/kernels.h"
 
 namespace smoe::model {
 
-inline constexpr size_t kKvPageTokens = 32;
+inline constexpr size_t kKvPageTokens = kernels::kAttentionPage;
 
 struct KvShape {
   uint32_t layer_count = 0;
-  uint32_t kv_width = 0;         // floats of one token's keys: num_key_value_heads * head_dim
+  uint32_t kv_width = 0;         // elements of one token's keys: num_key_value_heads * head_dim
   uint32_t key_value_heads = 1;  // must divide kv_width
+  kernels::KvKind kind = kernels::KvKind::kF32;
   uint32_t head_dim() const { return kv_width / key_value_heads; }
 };
 
@@ -55,27 +60,29 @@ class KvSequence {
   // Forgets tokens from `count` on and returns whole pages.
   void Truncate(size_t count);
 
-  // Rows of one token of one layer, [kv_width] each. Requires position inside the room.
-  float* Key(uint32_t layer, size_t position);
-  float* Value(uint32_t layer, size_t position);
+  // Stores one token's keys and values of one layer, [kv_width] each, in the cache's kind.
+  // Requires position inside the room.
+  void Write(const kernels::KernelTable& kernels, uint32_t layer, size_t position,
+             const float* keys, const float* values);
+  // What was stored, one element of [kv_width]; slow.
+  float KeyAt(uint32_t layer, size_t position, uint32_t element) const;
+  float ValueAt(uint32_t layer, size_t position, uint32_t element) const;
 
-  // Page bases of a layer for kernels, already at the head: entry p points at [head_dim] floats of
-  // token p * kKvPageTokens; the next token is kv_width floats further.
-  std::span<const float* const> KeyPages(uint32_t layer, uint32_t head = 0) const;
-  std::span<const float* const> ValuePages(uint32_t layer, uint32_t head = 0) const;
+  // For kernels, see kernels::AttentionJob: the pages of a layer, and where in each a head begins.
+  std::span<const std::byte* const> Pages(uint32_t layer) const;
+  size_t HeadOffset(uint32_t head) const;
+  kernels::KvKind kind() const;
 
  private:
   friend class KvCache;
-  size_t TableIndex(uint32_t layer, uint32_t head, size_t page) const;
+  std::byte* HeadAt(uint32_t layer, size_t position, uint32_t head) const;
   void DropPagesFrom(size_t page_count);
 
   KvCache* cache_ = nullptr;
   size_t token_count_ = 0;
-  size_t page_count_ = 0;                  // per layer
-  size_t page_capacity_ = 0;               // per layer and head, in the tables
-  std::vector<float*> pages_;              // [layer][page_capacity]
-  std::vector<const float*> key_table_;    // [layer][head][page_capacity]
-  std::vector<const float*> value_table_;  // the same
+  size_t page_count_ = 0;          // per layer
+  size_t page_capacity_ = 0;       // per layer, in the table
+  std::vector<std::byte*> pages_;  // [layer][page_capacity]
 };
 
 class KvCache {
@@ -86,7 +93,7 @@ class KvCache {
   // Requires: layer_count, kv_width and key_value_heads above 0 (checked).
   static Result<std::unique_ptr<KvCache>> Create(const KvShape& shape, size_t token_max);
 
-  // Cost: allocates a page table for the whole pool, 16 bytes for each page, layer and head.
+  // Cost: allocates a page table for the whole pool, 8 bytes for each page.
   KvSequence NewSequence();
 
   const KvShape& shape() const { return shape_; }
@@ -99,7 +106,7 @@ class KvCache {
   KvShape shape_;
   AlignedBuffer memory_;
   size_t page_count_ = 0;
-  std::vector<float*> free_pages_;
+  std::vector<std::byte*> free_pages_;
 };
 
 // Bytes that one token takes over all layers.

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstring>
 #include <map>
 #include <random>
+#include <vector>
+
+#include "tensor/dtype.h"
 
 namespace smoe::model {
 namespace {
@@ -45,23 +50,51 @@ TEST(KvCache, RefusesSizesThatOverflow) {
   }
 }
 
-TEST(KvCache, PageTablesPointAtTheRowsOfTheirHead) {
-  const auto cache = MakeCache(4 * kKvPageTokens);
-  KvSequence sequence = cache->NewSequence();
-  ASSERT_TRUE(sequence.Reserve(3 * kKvPageTokens).has_value());
-  for (uint32_t layer = 0; layer < 3; ++layer) {
-    for (uint32_t head = 0; head < 2; ++head) {
-      ASSERT_EQ(sequence.KeyPages(layer, head).size(), 3u);
-      ASSERT_EQ(sequence.ValuePages(layer, head).size(), 3u);
-      for (size_t page = 0; page < 3; ++page) {
-        EXPECT_EQ(sequence.KeyPages(layer, head)[page],
-                  sequence.Key(layer, page * kKvPageTokens) + head * 4);
-        EXPECT_EQ(sequence.ValuePages(layer, head)[page],
-                  sequence.Value(layer, page * kKvPageTokens) + head * 4);
-      }
-    }
-    EXPECT_EQ(sequence.Key(layer, 5) + 8, sequence.Key(layer, 6));
+// Two tokens of two heads of 4, found where kernels::AttentionJob says.
+TEST(KvCache, KeysLieTransposedAndValuesInRowsBehindThem) {
+  for (const kernels::KvKind kind : {kernels::KvKind::kF32, kernels::KvKind::kF16}) {
+    KvShape shape = SmallShape();
+    shape.kind = kind;
+    auto made = KvCache::Create(shape, 4 * kKvPageTokens);
+    ASSERT_TRUE(made.has_value());
+    KvSequence sequence = (*made)->NewSequence();
+    ASSERT_TRUE(sequence.Reserve(3 * kKvPageTokens).has_value());
+    const std::vector<float> keys = {1, 2, 3, 4, 5, 6, 7, 8};
+    const std::vector<float> values = {-1, -2, -3, -4, -5, -6, -7, -8};
+    sequence.Write(kernels::kScalarKernels, 1, kKvPageTokens + 5, keys.data(), values.data());
+    ASSERT_EQ(sequence.Pages(1).size(), 3u);
+    const size_t bytes = kernels::KvElementBytes(kind);
+    const auto element = [&](size_t head, size_t index) {
+      const std::byte* at =
+          sequence.Pages(1)[1] + sequence.HeadOffset(static_cast<uint32_t>(head)) + index * bytes;
+      uint32_t bits = 0;
+      std::memcpy(&bits, at, bytes);
+      return kind == kernels::KvKind::kF16 ? tensor::F32FromF16(static_cast<uint16_t>(bits))
+                                           : std::bit_cast<float>(bits);
+    };
+    EXPECT_EQ(element(0, 0 * 32 + 5), 1);
+    EXPECT_EQ(element(0, 3 * 32 + 5), 4);
+    EXPECT_EQ(element(1, 2 * 32 + 5), 7);
+    EXPECT_EQ(element(0, 4 * 32 + 5 * 4 + 0), -1);
+    EXPECT_EQ(element(1, 4 * 32 + 5 * 4 + 3), -8);
   }
+}
+
+TEST(KvCache, HalvesAreRoundedToTheNearestEven) {
+  KvShape shape = {.layer_count = 1, .kv_width = 300, .key_value_heads = 1};
+  shape.kind = kernels::KvKind::kF16;
+  EXPECT_EQ(KvBytesPerToken(shape), 2u * 2 * 300);
+  auto made = KvCache::Create(shape, 1);
+  ASSERT_TRUE(made.has_value());
+  KvSequence sequence = (*made)->NewSequence();
+  ASSERT_TRUE(sequence.Reserve(1).has_value());
+  std::vector<float> row(300, 1 + 0x1p-11f);  // halfway between 1 and 1 + 2^-10
+  row[299] = 1 + 0x3p-11f;
+  sequence.Write(kernels::kScalarKernels, 0, 31, row.data(), row.data());
+  EXPECT_EQ(sequence.KeyAt(0, 31, 0), 1.0f);
+  EXPECT_EQ(sequence.KeyAt(0, 31, 299), 1 + 0x1p-9f);
+  EXPECT_EQ(sequence.ValueAt(0, 31, 298), 1.0f);
+  EXPECT_EQ(sequence.ValueAt(0, 31, 299), 1 + 0x1p-9f);
 }
 
 TEST(KvCache, MovedFromSequencesGiveNothingBackTwice) {
@@ -107,10 +140,13 @@ TEST(KvCache, RandomSequencesNeverSeeEachOthersRows) {
       if (!sequence.Reserve(count).has_value()) continue;
       for (size_t position = first; position < count; ++position) {
         for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
+          std::vector<float> keys(shape.kv_width);
+          std::vector<float> values(shape.kv_width);
           for (uint32_t element = 0; element < shape.kv_width; ++element) {
-            sequence.Key(layer, position)[element] = mark(owner, layer, position, element);
-            sequence.Value(layer, position)[element] = -mark(owner, layer, position, element);
+            keys[element] = mark(owner, layer, position, element);
+            values[element] = -keys[element];
           }
+          sequence.Write(kernels::kScalarKernels, layer, position, keys.data(), values.data());
         }
       }
       sequence.SetTokenCount(count);
@@ -120,10 +156,11 @@ TEST(KvCache, RandomSequencesNeverSeeEachOthersRows) {
       page_owned += owned.token_room() / kKvPageTokens * shape.layer_count;
       for (size_t position = 0; position < owned.token_count(); ++position) {
         for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
-          const size_t element = (position + static_cast<size_t>(round)) % shape.kv_width;
-          const float expected = mark(name, layer, position, static_cast<uint32_t>(element));
-          ASSERT_EQ(owned.Key(layer, position)[element], expected) << "seed " << kSeed;
-          ASSERT_EQ(owned.Value(layer, position)[element], -expected) << "seed " << kSeed;
+          const auto element =
+              static_cast<uint32_t>((position + static_cast<size_t>(round)) % shape.kv_width);
+          const float expected = mark(name, layer, position, element);
+          ASSERT_EQ(owned.KeyAt(layer, position, element), expected) << "seed " << kSeed;
+          ASSERT_EQ(owned.ValueAt(layer, position, element), -expected) << "seed " << kSeed;
         }
       }
     }

@@ -80,6 +80,8 @@ ScratchShape ShapeOf(const checkpoint::ModelConfig& config, const Rope& rope,
   shape.hidden_size = config.hidden_size;
   shape.q_width = config.num_attention_heads * config.head_dim;
   shape.kv_width = config.num_key_value_heads * config.head_dim;
+  shape.attention_heads = config.num_attention_heads;
+  shape.part_count_max = options.attention_part_max;
   shape.rotary_dim = rope.rotary_dim();
   shape.expert_count = config.num_experts;
   shape.top_k = config.num_experts_per_tok;

@@ -61,6 +61,10 @@ class Model {
   struct Options {
     size_t row_count_max = 0;  // rows in one step, all sequences together
     size_t logit_row_max = 0;  // rows with logits in one step
+    // Results of attention parts (kernels::kAttentionPart keys each) that are kept at once, so that
+    // one long sequence is spread over all threads. A sequence for which they do not suffice has
+    // the same bits, but only a thread for each key-value head.
+    size_t attention_part_max = 256;
   };
 
   // Loads the trunk into anonymous memory. Borrows pool, kernels and backend; `files` is not needed

@@ -20,6 +20,8 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
       {&Scratch::k, rows, shape.kv_width},
       {&Scratch::v, rows, shape.kv_width},
       {&Scratch::attended, rows, shape.q_width},
+      {&Scratch::attention_work, rows, shape.q_width},
+      {&Scratch::part_outs, shape.part_count_max, shape.q_width},
       {&Scratch::cosines, rows, shape.rotary_dim / 2},
       {&Scratch::sines, rows, shape.rotary_dim / 2},
       {&Scratch::router, rows, shape.expert_count},
@@ -51,6 +53,10 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
   }
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);
   scratch.row_is_bad.resize(shape.row_count_max);
+  scratch.attention_states.resize(shape.row_count_max * shape.attention_heads);
+  scratch.part_states.resize(shape.part_count_max * shape.attention_heads);
+  scratch.attention_tasks.reserve(shape.row_count_max + shape.part_count_max);
+  scratch.split_rows.reserve(shape.row_count_max);
   scratch.rows.reserve(shape.row_count_max);
   scratch.logit_rows.reserve(shape.logit_row_max);
   scratch.is_failed.reserve(shape.row_count_max);

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "kernels/kernels.h"
 
 namespace smoe::model {
 
@@ -18,6 +19,8 @@ struct ScratchShape {
   uint32_t hidden_size = 0;
   uint32_t q_width = 0;   // num_attention_heads * head_dim
   uint32_t kv_width = 0;  // num_key_value_heads * head_dim
+  uint32_t attention_heads = 0;
+  size_t part_count_max = 0;  // results of attention parts kept at once
   uint32_t rotary_dim = 0;
   uint32_t expert_count = 0;
   uint32_t top_k = 0;
@@ -31,32 +34,57 @@ struct StepRow {
   size_t position = 0;
 };
 
+// What one thread does of a layer's attention for each key-value head: some rows of one sequence
+// over the keys [key_begin, key_end).
+struct AttentionTask {
+  size_t row_begin = 0;
+  size_t row_count = 0;
+  size_t key_begin = 0;
+  size_t key_end = 0;
+  bool is_part = false;  // results go to `slot` and are merged afterwards
+  size_t slot = 0;       // the first of row_count
+};
+
+// A row whose results lie in parts: part_count slots, slot_stride apart.
+struct SplitRow {
+  size_t row = 0;
+  size_t slot = 0;
+  size_t slot_stride = 0;
+  size_t part_count = 0;
+};
+
 struct Scratch {
   // Errors: kExhausted with the bytes, or if the sizes do not fit 64 bits.
   static Result<Scratch> Create(const ScratchShape& shape);
 
   AlignedBuffer memory;
-  float* hidden = nullptr;       // [rows][hidden_size], the residual stream
-  float* normed = nullptr;       // [rows][hidden_size]
-  float* branch = nullptr;       // [rows][hidden_size], what a block adds to the stream
-  float* q = nullptr;            // [rows][q_width]
-  float* k = nullptr;            // [rows][kv_width]
-  float* v = nullptr;            // [rows][kv_width]
-  float* attended = nullptr;     // [rows][q_width]
-  float* cosines = nullptr;      // [rows][rotary_dim / 2]
-  float* sines = nullptr;        // the same
-  float* router = nullptr;       // [rows][expert_count], logits, then scores
-  float* weights = nullptr;      // [rows][top_k]
-  float* shared = nullptr;       // [rows][hidden_size]
-  float* shared_gate = nullptr;  // [rows]
-  float* head_in = nullptr;      // [logit rows][hidden_size]
-  float* logits = nullptr;       // [logit rows][vocab_size]
+  float* hidden = nullptr;          // [rows][hidden_size], the residual stream
+  float* normed = nullptr;          // [rows][hidden_size]
+  float* branch = nullptr;          // [rows][hidden_size], what a block adds to the stream
+  float* q = nullptr;               // [rows][q_width]
+  float* k = nullptr;               // [rows][kv_width]
+  float* v = nullptr;               // [rows][kv_width]
+  float* attended = nullptr;        // [rows][q_width]
+  float* attention_work = nullptr;  // [rows][q_width]
+  float* part_outs = nullptr;       // [part_count_max][q_width]
+  float* cosines = nullptr;         // [rows][rotary_dim / 2]
+  float* sines = nullptr;           // the same
+  float* router = nullptr;          // [rows][expert_count], logits, then scores
+  float* weights = nullptr;         // [rows][top_k]
+  float* shared = nullptr;          // [rows][hidden_size]
+  float* shared_gate = nullptr;     // [rows]
+  float* head_in = nullptr;         // [logit rows][hidden_size]
+  float* logits = nullptr;          // [logit rows][vocab_size]
 
   std::vector<uint32_t> expert_ids;  // [rows][top_k], rank order
   std::vector<uint8_t> row_is_bad;   // [rows], written by threads, read after the join
   std::vector<StepRow> rows;         // [rows]
-  std::vector<size_t> logit_rows;    // [logit rows], the row each belongs to
-  std::vector<uint8_t> is_failed;    // [sequences]
+  std::vector<kernels::AttentionState> attention_states;  // [rows][attention_heads]
+  std::vector<kernels::AttentionState> part_states;       // [part_count_max][attention_heads]
+  std::vector<AttentionTask> attention_tasks;             // up to rows + part_count_max
+  std::vector<SplitRow> split_rows;                       // up to rows
+  std::vector<size_t> logit_rows;                         // [logit rows], the row each belongs to
+  std::vector<uint8_t> is_failed;                         // [sequences]
 };
 
 }  // namespace smoe::model

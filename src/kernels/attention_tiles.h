@@ -1,0 +1,440 @@
+// kernels/attention_tiles.h: attention for instruction sets whose registers hold 16 floats, alone
+// or in pairs. For kernels_*_attention.cc only.
+//
+// Everything is a template over V, the file's own vector operations. V lies in the file's anonymous
+// namespace, so what is made from the templates is the file's own too, and no code that was
+// compiled with extra flags can be taken for that of another file.
+//
+// A part goes by in two sweeps, page by page: scores of all its keys, then its values. Keys lie in
+// lanes in the first, elements of the head in the second; neither adds across lanes. While a page
+// is in use, the next is fetched line by line: alone, the processor stops at every 4 KiB.
+//
+// V has: Vector, 16 floats; kQueries, queries whose sums the registers hold; kWide, vectors that
+// one query takes at once; and the operations that are used below.
+#pragma once
+
+#include "kernels/internal.h"
+
+namespace smoe::kernels {
+
+// One part for up to kAttentionTile queries.
+struct AttentionTile {
+  size_t query_count;
+  size_t begin[kAttentionTile];  // keys seen in this part, from the beginning of the sequence
+  size_t end[kAttentionTile];
+  const float* query[kAttentionTile];
+  float* out[kAttentionTile];
+  float max[kAttentionTile];
+  float sum[kAttentionTile];
+  size_t page_begin;  // pages that any of them sees
+  size_t page_end;
+  size_t page_total;  // that exist
+};
+
+using AttentionWeights = float[kAttentionTile][kAttentionPart];
+
+template <class V>
+typename V::Vector Exp(typename V::Vector x) {
+  // Of a NaN and a number these two return the second operand: the NaN.
+  x = V::Min(V::Set(kExpMax), x);
+  x = V::Max(V::Set(kExpMin), x);
+  const auto round = V::Set(kExpRound);
+  const auto n = V::Sub(V::Fma(x, V::Set(kExpLog2E), round), round);
+  auto r = V::Fma(n, V::Set(-kExpLn2High), x);
+  r = V::Fma(n, V::Set(-kExpLn2Low), r);
+  auto power = V::Set(kExpTerms[0]);
+  for (int term = 1; term < 8; ++term) power = V::Fma(power, r, V::Set(kExpTerms[term]));
+  return V::TimesPowerOfTwo(power, n);
+}
+
+template <class V>
+float ExpOf(float x) {
+  return V::First(Exp<V>(V::Set(x)));
+}
+
+template <class V>
+size_t Lesser(size_t a, size_t b) {
+  return a < b ? a : b;
+}
+
+template <class V, KvKind kKind>
+struct KvElements {
+  static constexpr size_t kBytes = kKind == KvKind::kF16 ? 2 : 4;
+  static typename V::Vector Load(const uint8_t* at) {
+    if constexpr (kKind == KvKind::kF16) return V::LoadF16(at);
+    return V::LoadF32(at);
+  }
+  // The first `count`; nothing behind them is read.
+  static typename V::Vector LoadFirst(const uint8_t* at, size_t count) {
+    alignas(64) uint8_t copy[kSumLanes * kBytes] = {};
+    for (size_t i = 0; i < count * kBytes; ++i) copy[i] = at[i];
+    return Load(copy);
+  }
+};
+
+// Fetches the 64-byte lines of `bytes` bytes.
+template <class V>
+void Fetch(const uint8_t* at, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) V::Prefetch(at + i);
+}
+
+// ---- Scores ----
+
+// scores[q][key in page] for kQ queries.
+template <class V, KvKind kKind, size_t kQ>
+void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* query, size_t head_dim,
+               float scale, float (*scores)[kAttentionPart]) {
+  using Elements = KvElements<V, kKind>;
+  constexpr size_t kStep = kSumLanes * V::kWide;
+  constexpr size_t kRowBytes = kAttentionPage * Elements::kBytes;
+  for (size_t first = 0; first < kAttentionPage; first += kStep) {
+    typename V::Vector sums[kQ][V::kWide];
+    for (auto& row : sums) {
+      for (auto& sum : row) sum = V::Set(0);
+    }
+    const uint8_t* at = keys + first * Elements::kBytes;
+    const uint8_t* ahead = next + first * Elements::kBytes;
+    for (size_t i = 0; i < head_dim; ++i, at += kRowBytes, ahead += kRowBytes) {
+      Fetch<V>(ahead, kStep * Elements::kBytes);
+      typename V::Vector key[V::kWide];
+      for (size_t w = 0; w < V::kWide; ++w) {
+        key[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+      }
+      for (size_t q = 0; q < kQ; ++q) {
+        const auto element = V::Set(query[q][i]);
+        for (size_t w = 0; w < V::kWide; ++w) sums[q][w] = V::Fma(element, key[w], sums[q][w]);
+      }
+    }
+    for (size_t q = 0; q < kQ; ++q) {
+      for (size_t w = 0; w < V::kWide; ++w) {
+        V::Store(scores[q] + first + w * kSumLanes, V::Mul(sums[q][w], V::Set(scale)));
+      }
+    }
+  }
+}
+
+// Scores of keys that a query does not see become -infinity: never the maximum, and weight 0.
+template <class V>
+void HideKeys(const AttentionTile& tile, size_t page, float (*scores)[kAttentionPart]) {
+  const size_t first = page * kAttentionPage;
+  for (size_t q = 0; q < tile.query_count; ++q) {
+    if (tile.begin[q] <= first && tile.end[q] >= first + kAttentionPage) continue;
+    for (size_t i = 0; i < kAttentionPage; ++i) {
+      const size_t key = first + i;
+      if (key < tile.begin[q] || key >= tile.end[q]) scores[q][i] = -__builtin_inff();
+    }
+  }
+}
+
+template <class V, KvKind kKind>
+void ScoreTilePage(const AttentionTile& tile, const uint8_t* keys, const uint8_t* next,
+                   size_t head_dim, float scale, float (*scores)[kAttentionPart]) {
+  size_t q = 0;
+  while (q < tile.query_count) {
+    const size_t left = tile.query_count - q;
+    const float* const* query = tile.query + q;
+    if (V::kQueries >= 8 && left > 4) {
+      ScorePage<V, kKind, V::kQueries>(keys, next, query, head_dim, scale, scores + q);
+      q += V::kQueries;
+    } else if (left > 2) {
+      ScorePage<V, kKind, 4>(keys, next, query, head_dim, scale, scores + q);
+      q += 4;
+    } else if (left == 2) {
+      ScorePage<V, kKind, 2>(keys, next, query, head_dim, scale, scores + q);
+      q += 2;
+    } else {
+      ScorePage<V, kKind, 1>(keys, next, query, head_dim, scale, scores + q);
+      q += 1;
+    }
+  }
+}
+
+// Scores become weights.
+template <class V>
+void WeighKeys(AttentionTile* tile, size_t vector_begin, size_t vector_end,
+               float (*weights)[kAttentionPart]) {
+  for (size_t q = 0; q < tile->query_count; ++q) {
+    float* const row = weights[q];
+    auto max = V::Set(-__builtin_inff());
+    // Of a NaN and a number the second operand is returned: the number.
+    for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
+      max = V::Max(V::LoadFloats(row + i), max);
+    }
+    tile->max[q] = V::MaxLanes(max);
+    const auto shift = V::Set(tile->max[q]);
+    auto sum = V::Set(0);
+    for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
+      const auto weight = Exp<V>(V::Sub(V::LoadFloats(row + i), shift));
+      V::Store(row + i, weight);
+      sum = V::Add(sum, weight);
+    }
+    tile->sum[q] = V::SumLanes(sum);
+  }
+}
+
+// ---- Values ----
+
+// out += weights of keys [begin, end) of the page times their values, elements from `first` on.
+template <class V, KvKind kKind, size_t kQ, size_t kW>
+void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t end,
+               size_t head_dim, size_t first, const float (*weights)[kAttentionPart],
+               float* const* out) {
+  using Elements = KvElements<V, kKind>;
+  typename V::Vector sums[kQ][kW];
+  for (size_t q = 0; q < kQ; ++q) {
+    for (size_t w = 0; w < kW; ++w) sums[q][w] = V::LoadFloats(out[q] + first + w * kSumLanes);
+  }
+  const uint8_t* at = values + (begin * head_dim + first) * Elements::kBytes;
+  constexpr size_t kStepBytes = kW * kSumLanes * Elements::kBytes;
+  const uint8_t* ahead = next + first * kAttentionPage * Elements::kBytes + begin * kStepBytes;
+  for (size_t key = begin; key < end; ++key) {
+    Fetch<V>(ahead, kStepBytes);
+    typename V::Vector value[kW];
+    for (size_t w = 0; w < kW; ++w) {
+      value[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+    }
+    for (size_t q = 0; q < kQ; ++q) {
+      const auto weight = V::Set(weights[q][key]);
+      for (size_t w = 0; w < kW; ++w) sums[q][w] = V::Fma(weight, value[w], sums[q][w]);
+    }
+    at += head_dim * Elements::kBytes;
+    ahead += kStepBytes;
+  }
+  for (size_t q = 0; q < kQ; ++q) {
+    for (size_t w = 0; w < kW; ++w) V::Store(out[q] + first + w * kSumLanes, sums[q][w]);
+  }
+}
+
+// The same for the elements behind the last whole vector.
+template <class V, KvKind kKind>
+void AddValuesTail(const uint8_t* values, size_t begin, size_t end, size_t head_dim, size_t first,
+                   const float* weights, float* out) {
+  using Elements = KvElements<V, kKind>;
+  const size_t count = head_dim - first;
+  alignas(64) float copy[kSumLanes] = {};
+  for (size_t i = 0; i < count; ++i) copy[i] = out[first + i];
+  auto sum = V::LoadFloats(copy);
+  for (size_t key = begin; key < end; ++key) {
+    const uint8_t* at = values + (key * head_dim + first) * Elements::kBytes;
+    sum = V::Fma(V::Set(weights[key]), Elements::LoadFirst(at, count), sum);
+  }
+  V::Store(copy, sum);
+  for (size_t i = 0; i < count; ++i) out[first + i] = copy[i];
+}
+
+// All elements, for kQ queries that see the same keys [begin, end) of the page.
+template <class V, KvKind kKind, size_t kQ>
+void AddPage(const uint8_t* values, const uint8_t* next, size_t begin, size_t end, size_t head_dim,
+             const float (*weights)[kAttentionPart], float* const* out) {
+  size_t first = 0;
+  for (; first + kSumLanes * V::kWide <= head_dim; first += kSumLanes * V::kWide) {
+    AddValues<V, kKind, kQ, V::kWide>(values, next, begin, end, head_dim, first, weights, out);
+  }
+  for (; first + kSumLanes <= head_dim; first += kSumLanes) {
+    AddValues<V, kKind, kQ, 1>(values, next, begin, end, head_dim, first, weights, out);
+  }
+  if (first == head_dim) return;
+  for (size_t q = 0; q < kQ; ++q) {
+    AddValuesTail<V, kKind>(values, begin, end, head_dim, first, weights[q], out[q]);
+  }
+}
+
+template <class V, KvKind kKind>
+void AddPageForAll(size_t query_count, const uint8_t* values, const uint8_t* next, size_t begin,
+                   size_t end, size_t head_dim, const float (*weights)[kAttentionPart],
+                   float* const* out) {
+  size_t q = 0;
+  if constexpr (V::kQueries >= 8) {
+    for (; q + 8 <= query_count; q += 8) {
+      AddPage<V, kKind, 8>(values, next, begin, end, head_dim, weights + q, out + q);
+    }
+  }
+  for (; q + 4 <= query_count; q += 4) {
+    AddPage<V, kKind, 4>(values, next, begin, end, head_dim, weights + q, out + q);
+  }
+  for (; q + 2 <= query_count; q += 2) {
+    AddPage<V, kKind, 2>(values, next, begin, end, head_dim, weights + q, out + q);
+  }
+  for (; q < query_count; ++q) {
+    AddPage<V, kKind, 1>(values, next, begin, end, head_dim, weights + q, out + q);
+  }
+}
+
+// Queries together where all see a key; before and behind that each alone, so that a value never
+// meets a query that does not see it: a weight of 0 would not do for infinities and signs of zero.
+template <class V, KvKind kKind>
+void AddTilePage(const AttentionTile& tile, size_t page, const uint8_t* values, const uint8_t* next,
+                 size_t head_dim, const float (*weights)[kAttentionPart]) {
+  const size_t first = page * kAttentionPage;
+  size_t begin[kAttentionTile];
+  size_t end[kAttentionTile];
+  size_t common_begin = 0;
+  size_t common_end = kAttentionPage;
+  for (size_t q = 0; q < tile.query_count; ++q) {
+    end[q] = tile.end[q] > first ? Lesser<V>(tile.end[q] - first, kAttentionPage) : 0;
+    begin[q] = tile.begin[q] > first ? Lesser<V>(tile.begin[q] - first, end[q]) : 0;
+    common_begin = common_begin < begin[q] ? begin[q] : common_begin;
+    common_end = Lesser<V>(common_end, end[q]);
+  }
+  if (common_end < common_begin) common_end = common_begin;
+  for (size_t q = 0; q < tile.query_count; ++q) {
+    const size_t stop = Lesser<V>(common_begin, end[q]);
+    if (begin[q] >= stop) continue;
+    AddPage<V, kKind, 1>(values, next, begin[q], stop, head_dim, weights + q, tile.out + q);
+  }
+  if (common_begin < common_end) {
+    AddPageForAll<V, kKind>(tile.query_count, values, next, common_begin, common_end, head_dim,
+                            weights, tile.out);
+  }
+  for (size_t q = 0; q < tile.query_count; ++q) {
+    const size_t start = common_end < begin[q] ? begin[q] : common_end;
+    if (start >= end[q]) continue;
+    AddPage<V, kKind, 1>(values, next, start, end[q], head_dim, weights + q, tile.out + q);
+  }
+}
+
+// ---- Parts ----
+
+template <class V, KvKind kKind>
+void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile) {
+  alignas(64) AttentionWeights weights;
+  const size_t keys_bytes = kAttentionPage * job.head_dim * KvElements<V, kKind>::kBytes;
+  const auto page_at = [&](size_t page) {
+    return reinterpret_cast<const uint8_t*>(job.pages[page]) + job.page_offset;
+  };
+  for (size_t q = 0; q < tile->query_count; ++q) {
+    for (size_t i = 0; i < job.head_dim; ++i) tile->out[q][i] = 0;
+  }
+  for (size_t page = tile->page_begin; page < tile->page_end; ++page) {
+    const uint8_t* keys = page_at(page);
+    const uint8_t* next =
+        page + 1 < tile->page_end ? page_at(page + 1) : page_at(tile->page_begin) + keys_bytes;
+    auto* const scores =
+        reinterpret_cast<float(*)[kAttentionPart]>(&weights[0][page * kAttentionPage - part_begin]);
+    ScoreTilePage<V, kKind>(*tile, keys, next, job.head_dim, job.scale, scores);
+    HideKeys<V>(*tile, page, scores);
+  }
+  WeighKeys<V>(tile, tile->page_begin * kAttentionPage - part_begin,
+               tile->page_end * kAttentionPage - part_begin, weights);
+  for (size_t page = tile->page_begin; page < tile->page_end; ++page) {
+    const uint8_t* values = page_at(page) + keys_bytes;
+    // Behind the part lie the keys of the next one, whoever computes it.
+    const uint8_t* next = values;
+    if (page + 1 < tile->page_total) next = page_at(page + 1);
+    if (page + 1 < tile->page_end) next += keys_bytes;
+    const auto* const rows = reinterpret_cast<const float(*)[kAttentionPart]>(
+        &weights[0][page * kAttentionPage - part_begin]);
+    AddTilePage<V, kKind>(*tile, page, values, next, job.head_dim, rows);
+  }
+}
+
+template <class V>
+void MergePart(const AttentionState& part, const float* part_out, size_t head_dim,
+               AttentionState* state, float* out) {
+  const float max = part.max > state->max ? part.max : state->max;
+  const float old_factor = ExpOf<V>(state->max - max);
+  const float part_factor = ExpOf<V>(part.max - max);
+  state->max = max;
+  state->sum = __builtin_fmaf(state->sum, old_factor, part.sum * part_factor);
+  size_t i = 0;
+  for (; i + kSumLanes <= head_dim; i += kSumLanes) {
+    const auto scaled = V::Mul(V::LoadFloats(part_out + i), V::Set(part_factor));
+    V::Store(out + i, V::Fma(V::LoadFloats(out + i), V::Set(old_factor), scaled));
+  }
+  for (; i < head_dim; ++i) out[i] = __builtin_fmaf(out[i], old_factor, part_out[i] * part_factor);
+}
+
+// The queries of `queries` that see keys of the part, and what they see.
+template <class V>
+void FillTile(const AttentionJob& job, const AttentionQuery* queries, size_t count,
+              size_t part_begin, AttentionTile* tile, const AttentionQuery** owners) {
+  const size_t part_end = Lesser<V>(part_begin + kAttentionPart, job.key_end);
+  tile->query_count = 0;
+  tile->page_begin = part_end;
+  tile->page_end = 0;
+  tile->page_total = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const AttentionQuery& query = queries[i];
+    const size_t begin = query.first_key > part_begin ? query.first_key : part_begin;
+    const size_t end = Lesser<V>(query.key_count, part_end);
+    const size_t page_total = (query.key_count + kAttentionPage - 1) / kAttentionPage;
+    if (page_total > tile->page_total) tile->page_total = page_total;
+    if (begin >= end) continue;
+    const size_t at = tile->query_count++;
+    tile->begin[at] = begin;
+    tile->end[at] = end;
+    tile->query[at] = query.query;
+    tile->out[at] = query.state->sum == 0 ? query.out : job.work + at * job.head_dim;
+    owners[at] = &query;
+    const size_t page_begin = begin / kAttentionPage;
+    const size_t page_end = (end + kAttentionPage - 1) / kAttentionPage;
+    if (page_begin < tile->page_begin) tile->page_begin = page_begin;
+    if (page_end > tile->page_end) tile->page_end = page_end;
+  }
+  // Kernels take 2, 4 or 8 queries: the last one stands in for those that are missing.
+  for (size_t at = tile->query_count; at > 0 && at < kAttentionTile; ++at) {
+    tile->query[at] = tile->query[at - 1];
+  }
+}
+
+template <class V, KvKind kKind>
+void AttendKind(const AttentionJob& job) {
+  size_t key_end = 0;
+  for (size_t i = 0; i < job.query_count; ++i) {
+    *job.queries[i].state = {-__builtin_inff(), 0};
+    if (job.queries[i].key_count > key_end) key_end = job.queries[i].key_count;
+  }
+  key_end = Lesser<V>(key_end, job.key_end);
+  // Parts outside, so that all queries find the part in a near cache.
+  for (size_t part = job.key_begin; part < key_end; part += kAttentionPart) {
+    for (size_t first = 0; first < job.query_count; first += kAttentionTile) {
+      const size_t count = Lesser<V>(kAttentionTile, job.query_count - first);
+      AttentionTile tile;
+      const AttentionQuery* owners[kAttentionTile];
+      FillTile<V>(job, job.queries + first, count, part, &tile, owners);
+      if (tile.query_count == 0) continue;
+      AttendPart<V, kKind>(job, part, &tile);
+      for (size_t q = 0; q < tile.query_count; ++q) {
+        const AttentionState state = {tile.max[q], tile.sum[q]};
+        if (owners[q]->state->sum == 0) {
+          *owners[q]->state = state;
+        } else {
+          MergePart<V>(state, tile.out[q], job.head_dim, owners[q]->state, owners[q]->out);
+        }
+      }
+    }
+  }
+}
+
+template <class V>
+void AttendWith(const AttentionJob& job) {
+  if (job.kind == KvKind::kF16) return AttendKind<V, KvKind::kF16>(job);
+  AttendKind<V, KvKind::kF32>(job);
+}
+
+template <class V>
+void MergeAttentionWith(const AttentionParts& parts, size_t head_dim, float* out) {
+  AttentionState state = {-__builtin_inff(), 0};
+  for (size_t part = 0; part < parts.count; ++part) {
+    const AttentionState& next = parts.states[part * parts.state_stride];
+    const float* values = parts.outs + part * parts.out_stride;
+    if (next.sum == 0) continue;
+    if (state.sum == 0) {
+      state = next;
+      for (size_t i = 0; i < head_dim; ++i) out[i] = values[i];
+    } else {
+      MergePart<V>(next, values, head_dim, &state, out);
+    }
+  }
+  if (state.sum == 0) {
+    for (size_t i = 0; i < head_dim; ++i) out[i] = __builtin_nanf("");
+    return;
+  }
+  size_t i = 0;
+  for (; i + kSumLanes <= head_dim; i += kSumLanes) {
+    V::Store(out + i, V::Div(V::LoadFloats(out + i), V::Set(state.sum)));
+  }
+  for (; i < head_dim; ++i) out[i] /= state.sum;
+}
+
+}  // namespace smoe::kernels
