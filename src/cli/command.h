@@ -36,6 +36,8 @@ Runner DefineRun(Arguments& arguments);
 Runner DefineChat(Arguments& arguments);
 Runner DefineLogits(Arguments& arguments);
 Runner DefinePerplexity(Arguments& arguments);
+Runner DefineTrace(Arguments& arguments);
+Runner DefineReplay(Arguments& arguments);
 Runner DefineShatter(Arguments& arguments);
 Runner DefinePack(Arguments& arguments);
 Runner DefineInspect(Arguments& arguments);

@@ -54,6 +54,12 @@ constexpr Command kCommands[] = {
      "smoe compare Qwen3-30B-A3B/ qwen3-30b.smoe --text book.txt\n"
      "smoe compare q4.smoe q2.smoe --json",
      DefineCompare},
+    {"trace", kMeasure, "Record which experts the routers choose for a text",
+     "smoe trace model.smoe --text book.txt --out book.trace\n"
+     "smoe trace synth.smoe --random 2000 --out random.trace",
+     DefineTrace},
+    {"replay", kMeasure, "Show what caches of several sizes would read for a trace",
+     "smoe replay book.trace\nsmoe replay book.trace --slots 200,400 --skip 500", DefineReplay},
     {"tokenize", kMeasure, "Turn text into token ids", "smoe tokenize model.smoe \"Hello there\"",
      DefineTokenize},
     {"detokenize", kMeasure, "Turn token ids into text",

@@ -1,0 +1,83 @@
+#include "experts/eviction.h"
+
+#include <cmath>
+
+#include "base/check.h"
+
+namespace smoe::experts {
+
+namespace {
+
+class Lru final : public EvictionPolicy {
+ public:
+  explicit Lru(uint32_t expert_count) : last_pass_(expert_count) {}
+
+  void Note(const PassUse& pass) override {
+    ++pass_;
+    for (const uint32_t ordinal : pass.ordinals) last_pass_[ordinal] = pass_;
+  }
+  double Worth(uint32_t ordinal) const override { return static_cast<double>(last_pass_[ordinal]); }
+
+ private:
+  uint64_t pass_ = 0;
+  std::vector<uint64_t> last_pass_;
+};
+
+class Frequency final : public EvictionPolicy {
+ public:
+  explicit Frequency(uint32_t expert_count) : shares_(expert_count) {}
+
+  void Note(const PassUse& pass) override {
+    SMOE_CHECK(pass.row_count > 0);
+    SMOE_CHECK(pass.row_counts.empty() || pass.row_counts.size() == pass.ordinals.size());
+    const double slow = Keep(kSlowHalfLifeTokens, pass.row_count);
+    const double fast = Keep(kFastHalfLifeTokens, pass.row_count);
+    for (uint32_t i = 0; i < pass.expert_count; ++i) {
+      Shares& shares = shares_[pass.first_ordinal + i];
+      shares.slow *= slow;
+      shares.fast *= fast;
+    }
+    for (size_t i = 0; i < pass.ordinals.size(); ++i) {
+      const double share = pass.row_counts.empty() ? 1.0 : pass.row_counts[i];
+      Shares& shares = shares_[pass.ordinals[i]];
+      shares.slow += (1 - slow) * share / pass.row_count;
+      shares.fast += (1 - fast) * share / pass.row_count;
+    }
+  }
+  double Worth(uint32_t ordinal) const override {
+    const Shares& shares = shares_[ordinal];
+    return (1 - kFastWeight) * shares.slow + kFastWeight * shares.fast;
+  }
+
+ private:
+  struct Shares {
+    double slow = 0;
+    double fast = 0;
+  };
+
+  // What is left of an average after so many tokens.
+  static double Keep(double half_life, uint32_t tokens) {
+    return std::exp2(-static_cast<double>(tokens) / half_life);
+  }
+
+  std::vector<Shares> shares_;
+};
+
+}  // namespace
+
+const char* EvictionName(Eviction eviction) {
+  return eviction == Eviction::kFrequency ? "frequency" : "lru";
+}
+
+std::optional<Eviction> EvictionFromName(std::string_view name) {
+  if (name == "frequency") return Eviction::kFrequency;
+  if (name == "lru") return Eviction::kLru;
+  return std::nullopt;
+}
+
+std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, uint32_t expert_count) {
+  if (eviction == Eviction::kLru) return std::make_unique<Lru>(expert_count);
+  return std::make_unique<Frequency>(expert_count);
+}
+
+}  // namespace smoe::experts

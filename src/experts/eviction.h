@@ -1,0 +1,58 @@
+// experts/eviction.h: which expert goes when a slot is needed.
+//
+// A policy watches every pass and gives each expert a worth; the resident expert of least worth
+// goes first. Worth never depends on what is resident, so that one policy can serve the cache and
+// any number of shadow caches beside it.
+//
+// kFrequency: worth = 3/4 slow + 1/4 fast, two shares of the layer's tokens that chose the expert,
+// averaged with half-lives of 256 and of 2 tokens. Some experts are always in demand, and a token
+// likes the experts of the one before it; plain recency sees only the second, plain frequency only
+// the first. docs/streaming.md compares them on traces.
+//
+// Threads: one owner.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace smoe::experts {
+
+// One pass of one layer, as the router asked for it.
+struct PassUse {
+  uint32_t first_ordinal = 0;            // of the layer's experts
+  uint32_t expert_count = 0;             // in the layer
+  uint32_t row_count = 1;                // tokens of the pass
+  std::span<const uint32_t> ordinals;    // distinct, of this layer
+  std::span<const uint32_t> row_counts;  // tokens that chose each of them; empty: one each
+};
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  EvictionPolicy(const EvictionPolicy&) = delete;
+  EvictionPolicy& operator=(const EvictionPolicy&) = delete;
+
+  // Called once for each pass, before worths are asked for. Cost: O(experts of the layer).
+  virtual void Note(const PassUse& pass) = 0;
+  // Of the expert with this ordinal, from 0 up. Among equals the lower ordinal goes first.
+  virtual double Worth(uint32_t ordinal) const = 0;
+
+ protected:
+  EvictionPolicy() = default;
+};
+
+enum class Eviction : uint8_t { kFrequency, kLru };
+const char* EvictionName(Eviction eviction);  // "frequency", "lru"
+std::optional<Eviction> EvictionFromName(std::string_view name);
+
+std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, uint32_t expert_count);
+
+inline constexpr double kSlowHalfLifeTokens = 256;
+inline constexpr double kFastHalfLifeTokens = 2;
+inline constexpr double kFastWeight = 0.25;
+
+}  // namespace smoe::experts
