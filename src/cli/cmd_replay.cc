@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/json.h"
 #include "cli/command.h"
 #include "cli/token_ids.h"
 #include "experts/replay.h"

@@ -1,12 +1,11 @@
 // smoe trace MODEL --out FILE
 //
-// Which experts the routers choose, token by token. The tokens are run once; where -n asks for an
-// answer its tokens are generated first and then run again together with the prompt, which gives
-// the same routing (docs/decisions/0003).
+// Which experts the routers choose, token by token. The tokens are read as a prompt, which routes
+// them as decoding would (docs/decisions/0003).
+#include <functional>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/generation.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
 #include "cli/token_ids.h"
@@ -72,6 +71,22 @@ std::string Lines(const model::StepTaps& taps, size_t row_count, size_t top_k) {
   return lines;
 }
 
+// Runs the tokens and gives the lines of each chunk to `append`.
+Status Record(engine::Engine& engine, std::span<const uint32_t> tokens, size_t top_k,
+              Console& console, const std::function<Status(const std::string&)>& append) {
+  ProgressBar progress(console, "trace");
+  model::StepTaps want;
+  want.want_router = true;
+  const auto sink = [&](size_t first, std::span<const float> logits,
+                        const model::StepTaps& taps) -> Status {
+    const size_t row_count = logits.size() / engine.config().vocab_size;
+    SMOE_TRY(append(Lines(taps, row_count, top_k)));
+    progress.UpdateCount(first + row_count, tokens.size(), "tokens");
+    return Ok();
+  };
+  return engine.Evaluate(tokens, std::move(want), sink);
+}
+
 Result<ExitCode> WriteTrace(const Options& options, Console& console) {
   if (options.out.empty()) return Invalid("--out: missing, expected a file to write");
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
@@ -93,19 +108,7 @@ Result<ExitCode> WriteTrace(const Options& options, Console& console) {
     return Ok();
   };
   SMOE_TRY(append(experts::TraceHeader(facts)));
-  {
-    ProgressBar progress(console, "trace");
-    model::StepTaps want;
-    want.want_router = true;
-    SMOE_TRY(engine->Evaluate(
-        tokens, std::move(want),
-        [&](size_t first, std::span<const float> logits, const model::StepTaps& taps) -> Status {
-          const size_t row_count = logits.size() / engine->config().vocab_size;
-          SMOE_TRY(append(Lines(taps, row_count, facts.top_k)));
-          progress.UpdateCount(first + row_count, tokens.size(), "tokens");
-          return Ok();
-        }));
-  }
+  SMOE_TRY(Record(*engine, tokens, facts.top_k, console, append));
   SMOE_TRY(file.Commit());
   console.Note("{}: {} tokens, {} layers, {} of {} experts each\n", Printable(options.out),
                tokens.size(), layers.size(), facts.top_k, facts.expert_count);

@@ -24,17 +24,20 @@ uint32_t ShadowCache::Pass(std::span<const uint32_t> wanted) {
   }
   const auto miss_count = static_cast<uint32_t>(missing_.size());
   if (residents_.size() + missing_.size() > slot_count_) {
-    // Those that may go, least worth first; those that the pass wants only when no other is left.
-    std::sort(residents_.begin(), residents_.end(), [&](uint32_t a, uint32_t b) {
-      if (is_wanted_[a] != is_wanted_[b]) return is_wanted_[a] < is_wanted_[b];
-      const double worth_a = policy_.Worth(a);
-      const double worth_b = policy_.Worth(b);
-      return worth_a != worth_b ? worth_a < worth_b : a < b;
-    });
     const size_t kept_max = slot_count_ - std::min<size_t>(missing_.size(), slot_count_);
-    const size_t gone = residents_.size() - std::min(residents_.size(), kept_max);
-    for (size_t i = 0; i < gone; ++i) is_resident_[residents_[i]] = 0;
-    residents_.erase(residents_.begin(), residents_.begin() + static_cast<std::ptrdiff_t>(gone));
+    const auto gone =
+        static_cast<std::ptrdiff_t>(residents_.size() - std::min(residents_.size(), kept_max));
+    // Those of least worth; those that the pass wants only when no other is left.
+    std::partial_sort(residents_.begin(), residents_.begin() + gone, residents_.end(),
+                      [&](uint32_t a, uint32_t b) {
+                        if (is_wanted_[a] != is_wanted_[b]) return is_wanted_[a] < is_wanted_[b];
+                        const double worth_a = policy_.Worth(a);
+                        const double worth_b = policy_.Worth(b);
+                        return worth_a != worth_b ? worth_a < worth_b : a < b;
+                      });
+    std::for_each(residents_.begin(), residents_.begin() + gone,
+                  [&](uint32_t ordinal) { is_resident_[ordinal] = 0; });
+    residents_.erase(residents_.begin(), residents_.begin() + gone);
     // A pass that wants more than there are slots: the first to arrive made room for the last.
     if (missing_.size() > slot_count_) {
       missing_.erase(missing_.begin(), missing_.end() - static_cast<std::ptrdiff_t>(slot_count_));

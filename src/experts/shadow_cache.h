@@ -22,7 +22,7 @@ class ShadowCache {
 
   // A pass that wants these experts, all different. As in the real cache, experts that the pass
   // still wants stay, and a pass may want more than there are slots.
-  // Returns how many were not resident. Cost: O(slots), and O(slots log slots) with misses.
+  // Returns how many were not resident. Cost: O(slots) with misses, else O(wanted).
   uint32_t Pass(std::span<const uint32_t> wanted);
 
   uint32_t slot_count() const { return slot_count_; }
