@@ -35,6 +35,13 @@ inline constexpr size_t kPiecesPerThread = 8;
 // How long a thread looks out before it sleeps: about what a sleep and a wake-up cost.
 inline constexpr std::chrono::microseconds kPoolSpin{50};
 
+// What a piece of a loop should touch at least, several times what the loop itself costs: the
+// grain of a loop over items of so many bytes each. A loop of no more runs on the caller alone.
+inline constexpr size_t kPieceBytesMin = size_t{32} << 10;
+constexpr size_t GrainOf(size_t item_bytes) {
+  return item_bytes >= kPieceBytesMin ? 1 : kPieceBytesMin / (item_bytes == 0 ? 1 : item_bytes);
+}
+
 class ThreadPool {
  public:
   // For numbers that come from outside.

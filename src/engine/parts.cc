@@ -24,18 +24,30 @@ uint64_t TrunkBytes(const store::ModelFiles& files) {
   return bytes;
 }
 
-// Activations of a step: per row the experts' outputs and a few vectors of each width.
-uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const Parts& parts) {
-  constexpr uint64_t kHiddenVectors = 8;
+experts::LocalBackendOptions BackendOptions(const Parts& parts, const EngineOptions& options) {
+  return {.arithmetic = options.arithmetic,
+          .row_count_max = parts.limits.row_count_max,
+          .top_k = parts.files.config.num_experts_per_tok};
+}
+
+// Activations of a step: per row the experts' outputs and a few vectors of each width, and what
+// the experts of one round take.
+uint64_t ScratchBytes(const Parts& parts, const EngineOptions& options) {
+  constexpr uint64_t kHiddenVectors = 7;
   constexpr uint64_t kHeadVectors = 4;
-  constexpr uint64_t kWideVectors = 3;  // gate, up and codes of a feed-forward network
-  const uint64_t widest = std::max({config.moe_intermediate_size, config.intermediate_size,
-                                    config.shared_expert_intermediate_size});
+  constexpr uint64_t kWideVectors = 3;         // gate, up and codes of a feed-forward network
+  constexpr uint64_t kRoundHiddenVectors = 2;  // a row's copy and its codes
+  const checkpoint::ModelConfig& config = parts.files.config;
+  const uint64_t dense = std::max(config.intermediate_size, config.shared_expert_intermediate_size);
   const uint64_t per_row = (config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
                            kHeadVectors * config.num_attention_heads * config.head_dim +
-                           kWideVectors * widest;
+                           kWideVectors * dense;
+  const uint64_t per_round_row =
+      kRoundHiddenVectors * config.hidden_size + kWideVectors * config.moe_intermediate_size;
   return sizeof(float) *
-         (parts.limits.row_count_max * per_row + parts.logit_row_max * uint64_t{config.vocab_size});
+         (parts.limits.row_count_max * per_row +
+          experts::RoundRowCountMax(BackendOptions(parts, options)) * per_round_row +
+          parts.logit_row_max * uint64_t{config.vocab_size});
 }
 
 Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
@@ -47,7 +59,7 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   }
   BudgetDemand demand;
   demand.trunk_bytes = TrunkBytes(parts.files);
-  demand.scratch_bytes = ScratchBytes(config, parts);
+  demand.scratch_bytes = ScratchBytes(parts, options);
   demand.kv_bytes_per_token = model::KvBytesPerToken(
       {config.num_hidden_layers, config.num_key_value_heads * config.head_dim});
   demand.slot_bytes = parts.files.experts->slot_bytes();
@@ -82,12 +94,9 @@ size_t KvRoom(const Parts& parts, const Budget& budget) {
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
-  SMOE_TRY_ASSIGN(
-      parts->backend,
-      experts::MakeLocalBackend(*parts->files.experts, *parts->cache, *parts->pool, *parts->kernels,
-                                {.arithmetic = options.arithmetic,
-                                 .row_count_max = parts->limits.row_count_max,
-                                 .top_k = parts->files.config.num_experts_per_tok}));
+  SMOE_TRY_ASSIGN(parts->backend,
+                  experts::MakeLocalBackend(*parts->files.experts, *parts->cache, *parts->pool,
+                                            *parts->kernels, BackendOptions(*parts, options)));
   SMOE_TRY_ASSIGN(parts->model,
                   model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
                                      {.row_count_max = parts->limits.row_count_max,

@@ -85,6 +85,7 @@ class SlabCache final : public ExpertCache {
 
   void Begin(std::span<const store::ExpertId> wanted) override;
   Result<std::optional<ReadyExpert>> Next() override;
+  Result<std::optional<ReadyExpert>> TryNext() override;
   void Release(const ReadyExpert& expert) override;
   Status Abandon() override;
   uint32_t slot_count() const override { return static_cast<uint32_t>(slots_.size()); }
@@ -198,6 +199,16 @@ Result<std::optional<ReadyExpert>> SlabCache::Next() {
     SMOE_CHECK(missing_begin_ == missing_.size() && starting_.empty());
     is_in_pass_ = false;
   }
+}
+
+Result<std::optional<ReadyExpert>> SlabCache::TryNext() {
+  if (queue_error_) return Unexpected(*queue_error_);
+  if (ready_.empty() && in_flight_count_ > 0) {
+    SMOE_TRY(ReapReads(0));
+    SMOE_TRY(StartReads());
+  }
+  if (ready_.empty()) return std::optional<ReadyExpert>();
+  return HandOut();
 }
 
 void SlabCache::Release(const ReadyExpert& expert) {

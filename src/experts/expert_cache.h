@@ -3,13 +3,14 @@
 // All memory is one slab, cut into equal slots in Create(). An expert is always in one state:
 //
 //   absent --pass starts its read--> loading --admitted--> resident <--Release-- pinned
-//     ^                                |                      |  \------Next--------^
+//     ^                                |                      |  \--Next, TryNext---^
 //     \----------read failed----------/-------evicted--------/
 //
 // Only resident slots are evicted, least recently used first, and never one that the pass still
-// wants. The cache works in passes: Begin names the distinct experts that are wanted, Next hands
-// them out (those in memory first, then in order of arrival) while the reads of the others are in
-// flight, as many as there are slots. So a pass may want more experts than there are slots.
+// wants. The cache works in passes: Begin names the distinct experts that are wanted, Next and
+// TryNext hand them out (those in memory first, then in order of arrival) while the reads of the
+// others are in flight, as many as there are slots. So a pass may want more experts than there are
+// slots.
 //
 // Threads: one owner. Cost: no allocation after Create, but for the messages of failures.
 #pragma once
@@ -76,6 +77,12 @@ class ExpertCache {
   // Requires fewer than slot_count experts to be out while the pass wants more.
   // Errors: only if the queue itself is broken.
   virtual Result<std::optional<ReadyExpert>> Next() = 0;
+
+  // The same without waiting: nullopt if nothing is ready now, be it that reads are in flight, that
+  // the caller holds every slot or that the pass is over (Next tells, and ends the pass).
+  // Errors: only if the queue itself is broken.
+  // Cost:   no system call while an expert is ready; else one look at the queue.
+  virtual Result<std::optional<ReadyExpert>> TryNext() = 0;
 
   // Gives the slot of a ReadyExpert back, and starts the next read in it if the pass wants more.
   virtual void Release(const ReadyExpert& expert) = 0;

@@ -122,7 +122,9 @@ class Simulation {
   // One expert of the pass; false after the last.
   bool Step() {
     while (held_.size() == cache_->slot_count() || (!held_.empty() && Draw(2) == 0)) ReleaseOne();
-    Result<std::optional<ReadyExpert>> next = cache_->Next();
+    Result<std::optional<ReadyExpert>> next =
+        Draw(2) == 0 ? cache_->TryNext() : std::optional<ReadyExpert>();
+    if (next && !*next) next = cache_->Next();
     if (!next || !*next) {
       EXPECT_TRUE(next.has_value());
       return false;

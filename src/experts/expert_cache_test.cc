@@ -88,6 +88,50 @@ TEST(ExpertCache, ExpertsInMemoryComeFirst) {
   EXPECT_EQ(cache->stats().hit_count, 2u);
 }
 
+TEST(ExpertCache, TryNextTakesWhatIsThereAndNeverWaits) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({.seed = 6});
+  auto cache = CreateCache(store, *queue, 8);
+  EXPECT_FALSE(cache->TryNext().value().has_value());  // before the first pass
+  RunPass(store, *cache, Experts(0, {5, 6}));
+  cache->Begin(Experts(0, {0, 6, 1, 5, 2}));
+  std::vector<ReadyExpert> held;
+  for (const uint32_t expected : {6u, 5u}) {
+    held.push_back(std::move(*cache->TryNext().value()));
+    EXPECT_EQ(held.back().id.expert_index, expected);
+  }
+  EXPECT_EQ(cache->Audit().loading, 3u) << "hits are handed out without a look at the queue";
+  // The fake drive ends reads when it likes: TryNext finds none or some, but does not wait.
+  while (held.size() < 5) {
+    std::optional<ReadyExpert> next = cache->TryNext().value();
+    if (next) held.push_back(std::move(*next));
+  }
+  EXPECT_EQ(cache->stats().wait_ns, 0u);
+  EXPECT_FALSE(cache->TryNext().value().has_value());
+  EXPECT_FALSE(cache->Next().value().has_value());
+  for (const ReadyExpert& expert : held) cache->Release(expert);
+}
+
+TEST(ExpertCache, TryNextHasNothingWhileTheCallerHoldsEverySlot) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({.seed = 8});
+  auto cache = CreateCache(store, *queue, 2);
+  cache->Begin(Experts(0, {0, 1, 2, 3}));
+  const ReadyExpert first = std::move(*cache->Next().value());
+  const ReadyExpert second = std::move(*cache->Next().value());
+  EXPECT_FALSE(cache->TryNext().value().has_value());
+  cache->Release(first);  // starts the read of the third
+  std::optional<ReadyExpert> third;
+  while (!third) third = cache->TryNext().value();
+  EXPECT_TRUE(Same(second.weights.up.data, store.Weights(second.id).up.data));
+  EXPECT_TRUE(Same(third->weights.up.data, store.Weights(third->id).up.data));
+  cache->Release(second);
+  cache->Release(*third);
+  const ReadyExpert fourth = std::move(*cache->Next().value());
+  EXPECT_FALSE(cache->Next().value().has_value());
+  cache->Release(fourth);
+}
+
 TEST(ExpertCache, LeastRecentlyUsedIsEvictedAndNoOther) {
   TestStore store({});
   auto queue = io::MakeFakeReadQueue({});
@@ -268,6 +312,7 @@ TEST(ExpertCache, BrokenQueueEndsEveryPassWithItsReason) {
     const auto next = cache->Next();
     ASSERT_FALSE(next.has_value());
     EXPECT_EQ(next.error().message(), "ring: gone");
+    EXPECT_FALSE(cache->TryNext().has_value());
     EXPECT_FALSE(cache->Abandon().has_value());
   }
 }

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/memory.h"
 #include "base/stopwatch.h"
+#include "experts/routed_pairs.h"
 #include "kernels/feed_forward.h"
 
 namespace smoe::experts {
@@ -29,6 +30,7 @@ class LocalBackend final : public ExpertBackend {
         kernels_(kernels),
         options_(options),
         hidden_size_(store.hidden_size()),
+        round_rows_max_(RoundRowCountMax(options)),
         feed_forward_(std::move(feed_forward)) {}
 
   Status TakeMemory();
@@ -52,16 +54,13 @@ class LocalBackend final : public ExpertBackend {
 
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
-  void SortByExpert(const RoutedRows& rows);
-  void Compute(const RoutedRows& rows, const ReadyExpert& expert);
-  kernels::Activations Gather(const RoutedRows& rows, const tensor::ExpertWeights& weights,
-                              std::span<const uint32_t> row_indices);
+  Result<bool> TakeRound();
+  void ComputeRound(const RoutedRows& rows);
+  void AddJob(const RoutedRows& rows, const ReadyExpert& expert, size_t skip);
+  void Gather(const RoutedRows& rows);
   void Combine(const RoutedRows& rows);
   void CollectFailures(const RoutedRows& rows, std::vector<RowFailure>* failures);
   Error WhyFailed(const RoutedRows& rows, size_t row) const;
-  size_t PositionOf(const RoutedRows& rows, size_t row, size_t rank) const {
-    return position_of_.As<uint32_t>()[row * rows.top_k + rank];
-  }
 
   const store::ExpertStore& store_;
   ExpertCache& cache_;
@@ -69,79 +68,116 @@ class LocalBackend final : public ExpertBackend {
   const kernels::KernelTable& kernels_;
   const LocalBackendOptions options_;
   const size_t hidden_size_;
+  const size_t round_rows_max_;
   kernels::FeedForward feed_forward_;
 
   // By row.
   kernels::QuantisedBuffer input_codes_;
   AlignedBuffer row_is_finite_;  // u8
-  // By pair, sorted by expert: the pairs of expert e are [expert_begin_[e], expert_begin_[e + 1]).
-  AlignedBuffer expert_begin_;    // u32, one more than experts
-  AlignedBuffer row_of_;          // u32, by sorted position
-  AlignedBuffer position_of_;     // u32, sorted position by row * top_k + rank
-  AlignedBuffer pair_is_usable_;  // u8, by sorted position
-  AlignedBuffer outputs_;         // f32, [sorted position][hidden]
-  // The rows of one expert, side by side.
-  AlignedBuffer gathered_;
+  RoutedPairs pairs_;
+  AlignedBuffer outputs_;  // f32, [position of the pair][hidden]
+
+  // The pass over the cache: what is wanted, and how much of it may be held.
+  std::vector<store::ExpertId> wanted_;
+  size_t hold_count_max_ = 0;
+  std::vector<FailedExpert> failed_experts_;
+
+  // The round: experts that are held, and a further one that had no room any more.
+  std::vector<ReadyExpert> held_;
+  std::optional<ReadyExpert> next_;
+  std::vector<kernels::FeedForwardJob> jobs_;
+  // Rows that do not lie side by side in the input are copied, those of one expert together.
+  AlignedBuffer gathered_from_;  // u32: which row
+  size_t gathered_count_ = 0;
+  bool gathers_floats_ = false;
+  AlignedBuffer gathered_;  // f32
   kernels::QuantisedBuffer gathered_codes_;
 
-  std::vector<store::ExpertId> wanted_;
-  std::vector<FailedExpert> failed_experts_;
   uint64_t compute_ns_ = 0;
 };
 
 Status LocalBackend::TakeMemory() {
   const char* const purpose = "expert activations";
   const uint64_t rows = options_.row_count_max;
-  const auto take = [&](AlignedBuffer* buffer, uint64_t row_items, uint64_t item_bytes) -> Status {
-    SMOE_TRY_ASSIGN(*buffer, AlignedBuffer::CreateTable(rows, row_items, item_bytes, purpose));
-    return Ok();
-  };
-  const std::optional<uint64_t> output_items = CheckedMul(options_.top_k, hidden_size_);
-  if (!output_items || rows > UINT32_MAX || options_.top_k > UINT32_MAX) {
-    return Exhausted(
-        "{}: {} rows of {} experts of {} floats asked, more than a machine can address", purpose,
-        rows, options_.top_k, hidden_size_);
-  }
-  SMOE_TRY(take(&outputs_, *output_items, sizeof(float)));
-  SMOE_TRY(take(&row_of_, options_.top_k, sizeof(uint32_t)));
-  SMOE_TRY(take(&position_of_, options_.top_k, sizeof(uint32_t)));
-  SMOE_TRY(take(&pair_is_usable_, options_.top_k, 1));
-  SMOE_TRY(take(&row_is_finite_, 1, 1));
-  SMOE_TRY(take(&gathered_, hidden_size_, sizeof(float)));
-  if (InIntegers()) {
-    SMOE_TRY_ASSIGN(input_codes_, kernels::QuantisedBuffer::Create(rows, hidden_size_, purpose));
-    SMOE_TRY_ASSIGN(gathered_codes_, kernels::QuantisedBuffer::Create(rows, hidden_size_, purpose));
-  }
   uint64_t expert_count_max = 0;
   for (const store::StoreLayer& layer : store_.layers()) {
     expert_count_max = std::max<uint64_t>(expert_count_max, layer.expert_count);
   }
-  SMOE_TRY_ASSIGN(expert_begin_,
-                  AlignedBuffer::CreateTable(expert_count_max + 1, 1, sizeof(uint32_t), purpose));
+  SMOE_TRY_ASSIGN(pairs_, RoutedPairs::Create(rows, options_.top_k, expert_count_max));
+  const std::optional<uint64_t> output_items = CheckedMul(options_.top_k, hidden_size_);
+  if (!output_items) {
+    return Exhausted("{}: {} experts of {} floats asked, more than a machine can address", purpose,
+                     options_.top_k, hidden_size_);
+  }
+  SMOE_TRY_ASSIGN(outputs_,
+                  AlignedBuffer::CreateTable(rows, *output_items, sizeof(float), purpose));
+  SMOE_TRY_ASSIGN(row_is_finite_, AlignedBuffer::CreateTable(rows, 1, 1, purpose));
+  const auto take = [&](AlignedBuffer* buffer, uint64_t items, uint64_t item_bytes) -> Status {
+    SMOE_TRY_ASSIGN(*buffer,
+                    AlignedBuffer::CreateTable(round_rows_max_, items, item_bytes, purpose));
+    return Ok();
+  };
+  SMOE_TRY(take(&gathered_, hidden_size_, sizeof(float)));
+  SMOE_TRY(take(&gathered_from_, 1, sizeof(uint32_t)));
+  if (InIntegers()) {
+    SMOE_TRY_ASSIGN(input_codes_, kernels::QuantisedBuffer::Create(rows, hidden_size_, purpose));
+    SMOE_TRY_ASSIGN(gathered_codes_,
+                    kernels::QuantisedBuffer::Create(round_rows_max_, hidden_size_, purpose));
+  }
   wanted_.reserve(expert_count_max);
+  held_.reserve(expert_count_max);
+  jobs_.reserve(expert_count_max);
   return Ok();
 }
 
 Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failures) {
   SMOE_CHECK(rows.row_count <= options_.row_count_max && rows.top_k <= options_.top_k);
   if (rows.row_count == 0) return Ok();
+  const auto layer = std::find_if(
+      store_.layers().begin(), store_.layers().end(),
+      [&](const store::StoreLayer& one) { return one.layer_index == rows.layer_index; });
+  SMOE_CHECK(layer != store_.layers().end());
   failed_experts_.clear();
+  next_.reset();
   QuantiseInput(rows);
-  SortByExpert(rows);
+  pairs_.Sort(rows, layer->expert_count, row_is_finite_.As<uint8_t>(), &wanted_);
+  // Where experts have to wait for slots, half of these read while the others are computed with.
+  const size_t slot_count = cache_.slot_count();
+  hold_count_max_ = wanted_.size() <= slot_count ? slot_count : std::max<size_t>(1, slot_count / 2);
   cache_.Begin(wanted_);
   for (;;) {
-    SMOE_TRY_ASSIGN(const std::optional<ReadyExpert> expert, cache_.Next());
-    if (!expert) break;
-    if (expert->error) {
-      failed_experts_.push_back({expert->id.expert_index, *expert->error});
-      continue;
-    }
-    Compute(rows, *expert);
-    cache_.Release(*expert);
+    SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
+    if (!has_round) break;
+    ComputeRound(rows);
+    for (const ReadyExpert& expert : held_) cache_.Release(expert);
   }
   CollectFailures(rows, failures);
   Combine(rows);
   return Ok();
+}
+
+// Waits for an expert, and takes with it what is ready and has room. False after the last.
+Result<bool> LocalBackend::TakeRound() {
+  held_.clear();
+  size_t row_count = 0;
+  for (;;) {
+    std::optional<ReadyExpert> expert = std::exchange(next_, std::nullopt);
+    if (!expert) {
+      if (held_.size() == hold_count_max_) return true;
+      SMOE_TRY_ASSIGN(expert, held_.empty() ? cache_.Next() : cache_.TryNext());
+    }
+    if (!expert) return !held_.empty();
+    if (expert->error) {
+      failed_experts_.push_back({expert->id.expert_index, std::move(*expert->error)});
+      continue;
+    }
+    row_count += pairs_.count(expert->id.expert_index);
+    if (!held_.empty() && row_count > round_rows_max_) {
+      next_ = std::move(expert);
+      return true;
+    }
+    held_.push_back(std::move(*expert));
+  }
 }
 
 void LocalBackend::QuantiseInput(const RoutedRows& rows) {
@@ -156,97 +192,74 @@ void LocalBackend::QuantiseInput(const RoutedRows& rows) {
   input_codes_.Quantise(kernels_, pool_, x, hidden_size_, finite);
 }
 
-// A counting sort of the pairs by expert, rows and ranks in their order inside an expert. Rows that
-// cannot be computed ask for no expert.
-void LocalBackend::SortByExpert(const RoutedRows& rows) {
-  const auto layer = std::find_if(
-      store_.layers().begin(), store_.layers().end(),
-      [&](const store::StoreLayer& one) { return one.layer_index == rows.layer_index; });
-  SMOE_CHECK(layer != store_.layers().end());
-  const std::span<uint32_t> begin = expert_begin_.As<uint32_t>().first(layer->expert_count + 1);
-  const std::span<const uint8_t> finite = row_is_finite_.As<uint8_t>();
-  const size_t top_k = rows.top_k;
-  std::fill(begin.begin(), begin.end(), 0U);
-  for (size_t pair = 0; pair < rows.row_count * top_k; ++pair) {
-    SMOE_CHECK(rows.expert_ids[pair] < layer->expert_count);
-    if (finite[pair / top_k] != 0) ++begin[rows.expert_ids[pair] + 1];
-  }
-  wanted_.clear();
-  for (uint32_t expert = 0; expert < layer->expert_count; ++expert) {
-    if (begin[expert + 1] != 0) wanted_.push_back({rows.layer_index, expert});
-    begin[expert + 1] += begin[expert];
-  }
-  const std::span<uint32_t> row_of = row_of_.As<uint32_t>();
-  const std::span<uint32_t> position_of = position_of_.As<uint32_t>();
-  const std::span<uint8_t> usable = pair_is_usable_.As<uint8_t>();
-  for (size_t pair = 0; pair < rows.row_count * top_k; ++pair) {
-    if (finite[pair / top_k] == 0) continue;
-    const uint32_t position = begin[rows.expert_ids[pair]]++;
-    row_of[position] = static_cast<uint32_t>(pair / top_k);
-    position_of[pair] = position;
-    usable[position] = 0;  // until its expert was computed
-  }
-  // Placing the pairs has moved every begin to the next expert's.
-  for (uint32_t expert = layer->expert_count; expert > 0; --expert)
-    begin[expert] = begin[expert - 1];
-  begin[0] = 0;
-}
-
-void LocalBackend::Compute(const RoutedRows& rows, const ReadyExpert& expert) {
+// One go, unless a row names the same expert twice and that alone has more rows than a round.
+void LocalBackend::ComputeRound(const RoutedRows& rows) {
   const Timed timed(&compute_ns_);
-  const std::span<const uint32_t> begin = expert_begin_.As<uint32_t>();
-  const size_t end = begin[expert.id.expert_index + 1];
-  // One round, unless a row names the same expert twice.
-  for (size_t first = begin[expert.id.expert_index]; first < end;) {
-    const size_t count = std::min(end - first, options_.row_count_max);
-    const kernels::Activations x =
-        Gather(rows, expert.weights, row_of_.As<uint32_t>().subspan(first, count));
-    const std::span<uint8_t> usable = pair_is_usable_.As<uint8_t>().subspan(first, count);
-    std::fill(usable.begin(), usable.end(), uint8_t{1});
-    float* const out = outputs_.As<float>().data() + first * hidden_size_;
-    feed_forward_.Run(expert.weights, x, out, hidden_size_, usable);
-    first += count;
+  gathers_floats_ = std::any_of(held_.begin(), held_.end(), [this](const ReadyExpert& expert) {
+    return !InIntegers() || !tensor::IsQuantised(expert.weights.gate.format) ||
+           !tensor::IsQuantised(expert.weights.up.format);
+  });
+  for (size_t skip = 0;; skip += round_rows_max_) {
+    jobs_.clear();
+    gathered_count_ = 0;
+    for (const ReadyExpert& expert : held_) AddJob(rows, expert, skip);
+    if (jobs_.empty()) return;
+    Gather(rows);
+    feed_forward_.Run(jobs_);
   }
 }
 
 // The rows side by side, in the forms that the weights need. Rows that are neighbours already stay
 // where they are: always so for a single one.
-kernels::Activations LocalBackend::Gather(const RoutedRows& rows,
-                                          const tensor::ExpertWeights& weights,
-                                          std::span<const uint32_t> row_indices) {
-  const size_t count = row_indices.size();
-  const bool is_run = row_indices.back() - row_indices.front() + 1 == count &&
-                      std::is_sorted(row_indices.begin(), row_indices.end());
-  const bool needs_codes = InIntegers();
-  const bool needs_floats = !needs_codes || !tensor::IsQuantised(weights.gate.format) ||
-                            !tensor::IsQuantised(weights.up.format);
-  kernels::Activations x;
-  x.floats = {.data = rows.hidden + row_indices.front() * hidden_size_,
-              .token_count = count,
-              .stride = hidden_size_};
-  if (needs_codes) {
-    x.quantised = (is_run ? input_codes_ : gathered_codes_).View(count, hidden_size_);
-    if (is_run) {
-      x.quantised.codes = input_codes_.codes(row_indices.front(), hidden_size_);
-      x.quantised.scales = input_codes_.scales(row_indices.front(), hidden_size_);
-    }
+void LocalBackend::AddJob(const RoutedRows& rows, const ReadyExpert& expert, size_t skip) {
+  const uint32_t expert_index = expert.id.expert_index;
+  std::span<const uint32_t> from = pairs_.rows(expert_index);
+  if (skip >= from.size()) return;
+  from = from.subspan(skip, std::min(from.size() - skip, round_rows_max_));
+  const bool is_run =
+      from.back() - from.front() + 1 == from.size() && std::is_sorted(from.begin(), from.end());
+  size_t first = from.front();
+  if (!is_run) {
+    first = gathered_count_;
+    std::copy(from.begin(), from.end(),
+              gathered_from_.As<uint32_t>().subspan(gathered_count_).begin());
+    gathered_count_ += from.size();
   }
-  if (is_run) return x;
+  const float* const floats = is_run ? rows.hidden : gathered_.As<float>().data();
+  kernels::FeedForwardJob job;
+  job.weights = expert.weights;
+  job.x.floats = {
+      .data = floats + first * hidden_size_, .token_count = from.size(), .stride = hidden_size_};
+  if (InIntegers()) {
+    kernels::QuantisedBuffer& codes = is_run ? input_codes_ : gathered_codes_;
+    job.x.quantised = codes.View(from.size(), hidden_size_);
+    job.x.quantised.codes = codes.codes(first, hidden_size_);
+    job.x.quantised.scales = codes.scales(first, hidden_size_);
+  }
+  job.out = outputs_.As<float>().data() + (pairs_.first(expert_index) + skip) * hidden_size_;
+  job.out_stride = hidden_size_;
+  job.finite = pairs_.usable(expert_index).subspan(skip, from.size());
+  std::fill(job.finite.begin(), job.finite.end(), uint8_t{1});
+  jobs_.push_back(job);
+}
+
+void LocalBackend::Gather(const RoutedRows& rows) {
+  const std::span<const uint32_t> from = gathered_from_.As<uint32_t>();
   float* const floats = gathered_.As<float>().data();
-  if (needs_floats) x.floats.data = floats;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t row = row_indices[i];
-    if (needs_floats) {
-      std::copy_n(rows.hidden + row * hidden_size_, hidden_size_, floats + i * hidden_size_);
+  const auto body = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (gathers_floats_) {
+        std::copy_n(rows.hidden + from[i] * hidden_size_, hidden_size_, floats + i * hidden_size_);
+      }
+      if (!InIntegers()) continue;
+      const size_t codes = input_codes_.View(1, hidden_size_).col_stride;
+      std::copy_n(input_codes_.codes(from[i], hidden_size_), codes,
+                  gathered_codes_.codes(i, hidden_size_));
+      std::copy_n(input_codes_.scales(from[i], hidden_size_), codes / kernels::kActivationBlock,
+                  gathered_codes_.scales(i, hidden_size_));
     }
-    if (!needs_codes) continue;
-    std::copy_n(input_codes_.codes(row, hidden_size_), x.quantised.col_stride,
-                gathered_codes_.codes(i, hidden_size_));
-    std::copy_n(input_codes_.scales(row, hidden_size_),
-                x.quantised.col_stride / kernels::kActivationBlock,
-                gathered_codes_.scales(i, hidden_size_));
-  }
-  return x;
+  };
+  pool_.ParallelFor(gathered_count_, GrainOf(hidden_size_), std::ref(body));
 }
 
 // Router order, whatever the order of arrival was. Failed rows get some value too.
@@ -260,21 +273,22 @@ void LocalBackend::Combine(const RoutedRows& rows) {
       std::fill_n(out, hidden_size_, 0.0f);
       if (finite[row] == 0) continue;
       for (size_t rank = 0; rank < rows.top_k; ++rank) {
-        const float* const y = outputs.data() + PositionOf(rows, row, rank) * hidden_size_;
+        const float* const y =
+            outputs.data() + pairs_.position(row * rows.top_k + rank) * hidden_size_;
         kernels_.add_scaled(y, rows.weights[row * rows.top_k + rank], hidden_size_, out);
       }
     }
   };
-  pool_.ParallelFor(rows.row_count, 1, std::ref(body));
+  pool_.ParallelFor(rows.row_count, GrainOf(rows.top_k * hidden_size_ * sizeof(float)),
+                    std::ref(body));
 }
 
 void LocalBackend::CollectFailures(const RoutedRows& rows, std::vector<RowFailure>* failures) {
   const std::span<const uint8_t> finite = row_is_finite_.As<uint8_t>();
-  const std::span<const uint8_t> usable = pair_is_usable_.As<uint8_t>();
   for (size_t row = 0; row < rows.row_count; ++row) {
     bool is_good = finite[row] != 0;
     for (size_t rank = 0; is_good && rank < rows.top_k; ++rank) {
-      is_good = usable[PositionOf(rows, row, rank)] != 0;
+      is_good = pairs_.is_usable(row * rows.top_k + rank);
     }
     if (!is_good) failures->push_back({row, WhyFailed(rows, row)});
   }
@@ -292,7 +306,7 @@ Error LocalBackend::WhyFailed(const RoutedRows& rows, size_t row) const {
   uint32_t expert = 0;
   for (size_t rank = 0; rank < rows.top_k; ++rank) {
     expert = rows.expert_ids[row * rows.top_k + rank];
-    if (pair_is_usable_.As<uint8_t>()[PositionOf(rows, row, rank)] == 0) break;
+    if (!pairs_.is_usable(row * rows.top_k + rank)) break;
   }
   for (const FailedExpert& failed : failed_experts_) {
     if (failed.expert_index == expert) return failed.error;
@@ -305,6 +319,12 @@ Error LocalBackend::WhyFailed(const RoutedRows& rows, size_t row) const {
 
 }  // namespace
 
+size_t RoundRowCountMax(const LocalBackendOptions& options) {
+  const size_t pair_count =
+      CheckedMul(options.row_count_max, options.top_k).value_or(options.row_count_max);
+  return std::min(pair_count, std::max(options.row_count_max, options.round_row_count));
+}
+
 Result<std::unique_ptr<ExpertBackend>> MakeLocalBackend(const store::ExpertStore& store,
                                                         ExpertCache& cache, ThreadPool& pool,
                                                         const kernels::KernelTable& kernels,
@@ -312,7 +332,7 @@ Result<std::unique_ptr<ExpertBackend>> MakeLocalBackend(const store::ExpertStore
   SMOE_TRY_ASSIGN(
       kernels::FeedForward feed_forward,
       kernels::FeedForward::Create(kernels, pool,
-                                   {.token_count_max = options.row_count_max,
+                                   {.token_count_max = RoundRowCountMax(options),
                                     .intermediate_size_max = store.intermediate_size(),
                                     .quantise = options.arithmetic == Arithmetic::kInt8}));
   auto backend =

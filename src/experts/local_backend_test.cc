@@ -69,6 +69,7 @@ struct MachineOptions {
   size_t thread_count = 1;
   size_t row_count_max = 16;
   size_t top_k = 4;
+  size_t round_row_count = 512;
   io::FakeReadOptions queue = {};
 };
 
@@ -81,7 +82,8 @@ struct Machine {
         MakeLocalBackend(store, *cache, pool, *options.kernels,
                          {.arithmetic = options.arithmetic,
                           .row_count_max = options.row_count_max,
-                          .top_k = options.top_k});
+                          .top_k = options.top_k,
+                          .round_row_count = options.round_row_count});
     EXPECT_TRUE(made.has_value());
     backend = std::move(*made);
   }
@@ -213,6 +215,37 @@ TEST(LocalBackend, BitsDoNotDependOnSlotsArrivalThreadsOrKernels) {
       }
     }
   }
+}
+
+TEST(LocalBackend, BitsDoNotDependOnWhatIsComputedTogether) {
+  TestStore store(StoreOptions(WeightFormat::kSmoeQ4));
+  const Batch batch = MakeBatch(store, 16, 4, 13);
+  const std::vector<float> expected = RunGood(store, {}, batch);
+  uint64_t seed = 100;
+  // From a round of one row's experts at a time (never fewer rows than a Run has) to one of all.
+  for (const size_t round_row_count : {0u, 16u, 23u, 64u, 1000u}) {
+    for (const uint32_t slot_count : {1u, 2u, 5u, 9u}) {
+      MachineOptions options{
+          .slot_count = slot_count, .thread_count = 2, .round_row_count = round_row_count};
+      options.queue.seed = ++seed;
+      options.queue.depth = static_cast<uint32_t>(1 + seed % 4);
+      Machine machine(store, options);
+      std::vector<RowFailure> failures;
+      // The second pass finds some in memory, the third in another order.
+      for (int pass = 0; pass < 3; ++pass) {
+        EXPECT_TRUE(SameBits(RunBatch(*machine.backend, store, batch, &failures), expected))
+            << round_row_count << " rows a round, " << slot_count << " slots, pass " << pass;
+      }
+      EXPECT_TRUE(failures.empty());
+    }
+  }
+}
+
+TEST(LocalBackend, RoundHasRoomForTheRowsOfARunAndNoMoreThanItsPairs) {
+  EXPECT_EQ(RoundRowCountMax({.row_count_max = 257, .top_k = 8}), 512u);
+  EXPECT_EQ(RoundRowCountMax({.row_count_max = 1, .top_k = 8}), 8u);
+  EXPECT_EQ(RoundRowCountMax({.row_count_max = 2000, .top_k = 8}), 2000u);
+  EXPECT_EQ(RoundRowCountMax({.row_count_max = 5, .top_k = 0}), 0u);
 }
 
 TEST(LocalBackend, RowAloneHasTheBitsOfTheRowInABatch) {
@@ -349,7 +382,9 @@ TEST(LocalBackend, ExpertNamedTwiceByARowCountsTwice) {
   Batch batch = MakeBatch(store, 1, 2, 10);
   batch.expert_ids = {5, 5};
   batch.weights = {0.25f, 0.5f};
-  const MachineOptions options{.arithmetic = Arithmetic::kF32, .row_count_max = 1, .top_k = 2};
+  // Two pairs of one expert, and rounds of one row.
+  const MachineOptions options{
+      .arithmetic = Arithmetic::kF32, .row_count_max = 1, .top_k = 2, .round_row_count = 1};
   const std::vector<float> out = RunGood(store, options, batch);
   batch.top_k = 1;
   batch.weights = {1.0f};

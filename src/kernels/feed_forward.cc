@@ -1,5 +1,6 @@
 #include "kernels/feed_forward.h"
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <utility>
@@ -11,14 +12,83 @@ namespace smoe::kernels {
 
 namespace {
 
-// Rows of W that one thread takes at least: a whole number of cache lines of the output, and of the
-// vectors of every instruction set.
-constexpr size_t kRowGrain = 32;
+// Rows of W are cut at multiples of this: whole cache lines of the output, and whole tiles of every
+// table, of which the widest take 64 rows of quantised weights together.
+constexpr size_t kRowUnit = 32;
+constexpr size_t kQuantisedRowUnit = 64;
+static_assert(kActivationBlock % kRowUnit == 0 && kActivationBlock % kQuantisedRowUnit == 0);
+
+// What a matrix costs: its bytes come from memory once, and each token multiplies with all of them,
+// at about this many times the rate of memory (docs/kernels.md, 64 tokens).
+constexpr uint64_t kTokensPerRead = 4;
+
+// A piece of a loop is at least 64 KiB of weights for one token: some 5 microseconds.
+constexpr uint64_t kPieceCostMin = (uint64_t{64} << 10) * (kTokensPerRead + 1);
 
 size_t BlockedCols(size_t cols) { return static_cast<size_t>(RoundUp(cols, kActivationBlock)); }
 
 bool InIntegers(const tensor::WeightView& weights, const Activations& x) {
   return x.quantised.codes != nullptr && tensor::IsQuantised(weights.format);
+}
+
+size_t RowUnit(const tensor::WeightView& weights) {
+  return tensor::IsQuantised(weights.format) ? kQuantisedRowUnit : kRowUnit;
+}
+
+uint64_t Cost(const tensor::WeightView& weights, size_t token_count) {
+  const uint64_t bytes = std::max<uint64_t>(weights.data.size() + weights.scales.size(), 1);
+  return bytes * (kTokensPerRead + token_count);
+}
+
+// A matrix, or two of one shape, as a stretch of a loop over costs: its rows, unit by unit, each
+// as long as it costs.
+struct Stretch {
+  size_t row_count;
+  size_t row_unit;
+  uint64_t unit_cost;
+
+  uint64_t cost() const { return CeilDiv(row_count, row_unit) * unit_cost; }
+};
+
+Stretch MakeStretch(size_t row_count, size_t row_unit, uint64_t cost) {
+  const uint64_t units = std::max<uint64_t>(CeilDiv(row_count, row_unit), 1);
+  return {.row_count = row_count, .row_unit = row_unit, .unit_cost = CeilDiv(cost, units)};
+}
+
+// The units that begin inside [begin, end), counted from the stretch's own beginning.
+template <class Body>
+void RunUnits(const Stretch& stretch, uint64_t begin, uint64_t end, const Body& body) {
+  const auto row = [&](uint64_t at) {
+    return std::min<size_t>(CeilDiv(at, stretch.unit_cost) * stretch.row_unit, stretch.row_count);
+  };
+  const size_t row_begin = row(begin);
+  const size_t row_end = row(end);
+  if (row_begin < row_end) body(row_begin, row_end);
+}
+
+// Calls body(job, first_token, row_begin, row_end) on all threads for all rows of all jobs, whose
+// stretches are stretch(job); first_token counts the tokens of the jobs before.
+template <class StretchOf, class Body>
+void ForRows(ThreadPool& pool, std::span<const FeedForwardJob> jobs, const StretchOf& stretch_of,
+             const Body& body) {
+  uint64_t total = 0;
+  for (const FeedForwardJob& job : jobs) total += stretch_of(job).cost();
+  const auto piece = [&](uint64_t begin, uint64_t end) {
+    uint64_t at = 0;
+    size_t first_token = 0;
+    for (const FeedForwardJob& job : jobs) {
+      const Stretch stretch = stretch_of(job);
+      const uint64_t next = at + stretch.cost();
+      if (begin < next && at < end) {
+        RunUnits(
+            stretch, std::max(begin, at) - at, std::min(end, next) - at,
+            [&](size_t row_begin, size_t row_end) { body(job, first_token, row_begin, row_end); });
+      }
+      at = next;
+      first_token += job.x.floats.token_count;
+    }
+  };
+  pool.ParallelFor(total, kPieceCostMin, std::ref(piece));
 }
 
 // Rows [row_begin, row_end) of y = W x on this thread.
@@ -40,10 +110,14 @@ void MatMulRows(const KernelTable& kernels, const tensor::WeightView& weights, c
 void MatMul(const KernelTable& kernels, ThreadPool& pool, const tensor::WeightView& weights,
             const Activations& x, float* out, size_t out_stride) {
   if (x.floats.token_count == 0) return;
-  const auto body = [&](size_t row_begin, size_t row_end) {
-    MatMulRows(kernels, weights, x, row_begin, row_end, out, out_stride);
+  const Stretch stretch =
+      MakeStretch(weights.rows, RowUnit(weights), Cost(weights, x.floats.token_count));
+  const auto piece = [&](size_t begin, size_t end) {
+    RunUnits(stretch, begin, end, [&](size_t row_begin, size_t row_end) {
+      MatMulRows(kernels, weights, x, row_begin, row_end, out, out_stride);
+    });
   };
-  pool.ParallelFor(weights.rows, kRowGrain, std::ref(body));
+  pool.ParallelFor(stretch.cost(), kPieceCostMin, std::ref(piece));
 }
 
 Result<QuantisedBuffer> QuantisedBuffer::Create(size_t row_count_max, size_t cols_max,
@@ -86,7 +160,7 @@ QuantisedRows QuantisedBuffer::Quantise(const KernelTable& kernels, ThreadPool& 
       finite[row] = kernels.quantise_row(from, cols, codes(row, cols), scales(row, cols)) ? 1 : 0;
     }
   };
-  pool.ParallelFor(x.token_count, 1, std::ref(body));
+  pool.ParallelFor(x.token_count, GrainOf(cols * sizeof(float)), std::ref(body));
   return view;
 }
 
@@ -107,48 +181,87 @@ Result<FeedForward> FeedForward::Create(const KernelTable& kernels, ThreadPool& 
   return made;
 }
 
+float* FeedForward::GateRow(size_t token) {
+  return gate_.As<float>().data() + token * BlockedCols(options_.intermediate_size_max);
+}
+
+float* FeedForward::UpRow(size_t token) {
+  return up_.As<float>().data() + token * BlockedCols(options_.intermediate_size_max);
+}
+
 // The intermediate columns [row_begin, row_end) of every token. Ranges begin at multiples of
 // kActivationBlock, so a range's blocks are its own and can be quantised while they are hot.
-void FeedForward::GateUp(const tensor::ExpertWeights& weights, const Activations& x,
-                         size_t row_begin, size_t row_end, bool quantise,
-                         std::span<uint8_t> finite) {
-  const size_t cols = weights.gate.rows;
-  const size_t stride = BlockedCols(cols);
-  float* const gate = gate_.As<float>().data();
-  float* const up = up_.As<float>().data();
-  MatMulRows(*kernels_, weights.gate, x, row_begin, row_end, gate, stride);
-  MatMulRows(*kernels_, weights.up, x, row_begin, row_end, up, stride);
-  for (size_t token = 0; token < x.floats.token_count; ++token) {
+void FeedForward::GateUp(const FeedForwardJob& job, size_t first_token, size_t row_begin,
+                         size_t row_end) {
+  const size_t stride = BlockedCols(options_.intermediate_size_max);
+  float* const gate = GateRow(first_token);
+  float* const up = UpRow(first_token);
+  MatMulRows(*kernels_, job.weights.gate, job.x, row_begin, row_end, gate, stride);
+  MatMulRows(*kernels_, job.weights.up, job.x, row_begin, row_end, up, stride);
+  const bool quantise = InIntegers(job.weights.down, job.x);
+  for (size_t token = 0; token < job.x.floats.token_count; ++token) {
     const size_t at = token * stride + row_begin;
     kernels_->silu_mul(gate + at, up + at, row_end - row_begin);
     if (!quantise) continue;
-    int8_t* const codes = quantised_.codes(token, cols) + row_begin;
-    float* const scales = quantised_.scales(token, cols) + row_begin / kActivationBlock;
-    if (!kernels_->quantise_row(gate + at, row_end - row_begin, codes, scales) && !finite.empty()) {
-      std::atomic_ref<uint8_t>(finite[token]).store(0, std::memory_order_relaxed);
+    // A row of codes is as long as this job's rows, whatever the longest may be.
+    const size_t code_at = token * BlockedCols(job.weights.gate.rows) + row_begin;
+    int8_t* const codes = CodesFrom(first_token) + code_at;
+    float* const scales = ScalesFrom(first_token) + code_at / kActivationBlock;
+    if (!kernels_->quantise_row(gate + at, row_end - row_begin, codes, scales) &&
+        !job.finite.empty()) {
+      std::atomic_ref<uint8_t>(job.finite[token]).store(0, std::memory_order_relaxed);
     }
   }
 }
 
-void FeedForward::Run(const tensor::ExpertWeights& weights, const Activations& x, float* out,
-                      size_t out_stride, std::span<uint8_t> finite) {
-  const size_t token_count = x.floats.token_count;
-  const size_t cols = weights.gate.rows;
-  SMOE_CHECK(token_count <= options_.token_count_max && cols <= options_.intermediate_size_max);
-  SMOE_CHECK(weights.up.rows == cols && weights.down.cols == cols);
-  SMOE_CHECK(finite.empty() || finite.size() >= token_count);
-  if (token_count == 0) return;
-  const bool quantise = InIntegers(weights.down, x);
-  SMOE_CHECK(!quantise || options_.quantise);
-  const auto body = [&](size_t row_begin, size_t row_end) {
-    GateUp(weights, x, row_begin, row_end, quantise, finite);
+void FeedForward::Down(const FeedForwardJob& job, size_t first_token, size_t row_begin,
+                       size_t row_end) {
+  const size_t token_count = job.x.floats.token_count;
+  Activations x;
+  x.floats = {.data = GateRow(first_token),
+              .token_count = token_count,
+              .stride = BlockedCols(options_.intermediate_size_max)};
+  if (InIntegers(job.weights.down, job.x)) {
+    const size_t cols = job.weights.down.cols;
+    x.quantised = {.codes = CodesFrom(first_token),
+                   .scales = ScalesFrom(first_token),
+                   .token_count = token_count,
+                   .cols = cols,
+                   .col_stride = BlockedCols(cols)};
+  }
+  MatMulRows(*kernels_, job.weights.down, x, row_begin, row_end, job.out, job.out_stride);
+}
+
+void FeedForward::Run(std::span<const FeedForwardJob> jobs) {
+  size_t token_count = 0;
+  for (const FeedForwardJob& job : jobs) {
+    const tensor::ExpertWeights& weights = job.weights;
+    const size_t cols = weights.gate.rows;
+    SMOE_CHECK(cols <= options_.intermediate_size_max);
+    SMOE_CHECK(weights.up.rows == cols && weights.down.cols == cols);
+    SMOE_CHECK(job.finite.empty() || job.finite.size() >= job.x.floats.token_count);
+    SMOE_CHECK(options_.quantise || !InIntegers(weights.down, job.x));
+    SMOE_CHECK(job.x.floats.token_count <= options_.token_count_max - token_count);
+    token_count += job.x.floats.token_count;
+  }
+  const auto gate_up = [](const FeedForwardJob& job) {
+    const size_t tokens = job.x.floats.token_count;
+    return MakeStretch(tokens == 0 ? 0 : job.weights.gate.rows, kActivationBlock,
+                       Cost(job.weights.gate, tokens) + Cost(job.weights.up, tokens));
   };
-  pool_->ParallelFor(cols, kActivationBlock, std::ref(body));
-  Activations intermediate;
-  intermediate.floats = {
-      .data = gate_.As<float>().data(), .token_count = token_count, .stride = BlockedCols(cols)};
-  if (quantise) intermediate.quantised = quantised_.View(token_count, cols);
-  MatMul(*kernels_, *pool_, weights.down, intermediate, out, out_stride);
+  const auto down = [](const FeedForwardJob& job) {
+    const size_t tokens = job.x.floats.token_count;
+    return MakeStretch(tokens == 0 ? 0 : job.weights.down.rows, RowUnit(job.weights.down),
+                       Cost(job.weights.down, tokens));
+  };
+  ForRows(*pool_, jobs, gate_up,
+          [this](const FeedForwardJob& job, size_t first_token, size_t begin, size_t end) {
+            GateUp(job, first_token, begin, end);
+          });
+  ForRows(*pool_, jobs, down,
+          [this](const FeedForwardJob& job, size_t first_token, size_t begin, size_t end) {
+            Down(job, first_token, begin, end);
+          });
 }
 
 }  // namespace smoe::kernels

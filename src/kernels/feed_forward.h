@@ -3,7 +3,7 @@
 // What routed experts, shared experts and dense layers have in common: rows of activations, kept in
 // f32 and perhaps also quantised, go through y = W x or through down(silu(gate x) * up x). The work
 // is cut by rows of W, so that a result's bits depend neither on the number of threads nor on which
-// other rows go through together.
+// other rows or networks go through together.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +53,24 @@ class QuantisedBuffer {
   AlignedBuffer scales_;
 };
 
+// One network, the rows that go through it and where their results go:
+// out[token * out_stride + i] = down(silu(gate x) * up x)[i].
+// Shapes:   gate, up [ffn][hidden]; down [hidden][ffn]; x [token_count][hidden]
+// finite:   [token_count] or empty; finite[token] is set to 0 if `down` is computed in integers
+//           and the token's intermediate values are not finite: out is then worthless. Never set
+//           to 1. Other tokens are not touched by that.
+struct FeedForwardJob {
+  tensor::ExpertWeights weights;
+  Activations x;
+  float* out = nullptr;
+  size_t out_stride = 0;
+  std::span<uint8_t> finite;
+};
+
 class FeedForward {
  public:
   struct Options {
-    size_t token_count_max = 0;          // rows in one Run
+    size_t token_count_max = 0;          // rows of all jobs of one Run
     uint32_t intermediate_size_max = 0;  // rows of gate and up
     bool quantise = false;  // take memory for integers too; without it Run computes in f32 alone
   };
@@ -67,22 +81,28 @@ class FeedForward {
   static Result<FeedForward> Create(const KernelTable& kernels, ThreadPool& pool,
                                     const Options& options);
 
-  // out[token * out_stride + i] = down(silu(gate x) * up x)[i].
-  // Shapes:   gate, up [ffn][hidden]; down [hidden][ffn]; x [token_count][hidden]
-  // Requires: token_count and ffn within the options.
-  // finite:   [token_count] or empty; finite[token] is set to 0 if `down` is computed in integers
-  //           and the token's intermediate values are not finite: out is then worthless. Never set
-  //           to 1. Other tokens are not touched by that.
-  // Cost:     no allocation; two fork-joins.
-  void Run(const tensor::ExpertWeights& weights, const Activations& x, float* out,
-           size_t out_stride, std::span<uint8_t> finite);
+  // Computes all jobs; their outputs must not overlap.
+  // Requires: the rows of all jobs together, and each ffn, within the options.
+  // Cost:     no allocation; two fork-joins, however many jobs there are: one for all of gate, up,
+  //           SiLU and quantising, one for all of down. Either is cut by what the rows cost, so
+  //           that jobs of one row and of many may be mixed.
+  void Run(std::span<const FeedForwardJob> jobs);
 
  private:
   FeedForward(const KernelTable& kernels, ThreadPool& pool, const Options& options)
       : kernels_(&kernels), pool_(&pool), options_(options) {}
 
-  void GateUp(const tensor::ExpertWeights& weights, const Activations& x, size_t row_begin,
-              size_t row_end, bool quantise, std::span<uint8_t> finite);
+  void GateUp(const FeedForwardJob& job, size_t first_token, size_t row_begin, size_t row_end);
+  void Down(const FeedForwardJob& job, size_t first_token, size_t row_begin, size_t row_end);
+  // Where the intermediate values of the Run's rows from the token-th on lie.
+  float* GateRow(size_t token);
+  float* UpRow(size_t token);
+  int8_t* CodesFrom(size_t token) {
+    return quantised_.codes(token, options_.intermediate_size_max);
+  }
+  float* ScalesFrom(size_t token) {
+    return quantised_.scales(token, options_.intermediate_size_max);
+  }
 
   const KernelTable* kernels_;
   ThreadPool* pool_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -114,6 +115,13 @@ std::vector<float> RunPlainly(const tensor::ExpertWeights& weights, const Activa
   return out;
 }
 
+void RunOne(FeedForward* runner, const tensor::ExpertWeights& weights, const Activations& x,
+            size_t out_stride, std::vector<float>* out, std::span<uint8_t> finite) {
+  const FeedForwardJob job{
+      .weights = weights, .x = x, .out = out->data(), .out_stride = out_stride, .finite = finite};
+  runner->Run({&job, 1});
+}
+
 TEST(FeedForward, HasTheBitsOfTheDefinitionWithEveryTableAndThreadCount) {
   const std::vector<float> x = RandomFloats(kTokens * kHidden, 9);
   const FloatRows floats{.data = x.data(), .token_count = kTokens, .stride = kHidden};
@@ -136,7 +144,7 @@ TEST(FeedForward, HasTheBitsOfTheDefinitionWithEveryTableAndThreadCount) {
                                                 .intermediate_size_max = kFfn + 50,
                                                 .quantise = quantise}));
             std::vector<float> out(kTokens * kHidden);
-            network_runner.Run(network.weights(), input, out.data(), kHidden, finite);
+            RunOne(&network_runner, network.weights(), input, kHidden, &out, finite);
             const std::vector<float> expected = RunPlainly(network.weights(), input);
             EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
                 << kernels->name << ", " << thread_count << " threads, quantise " << quantise;
@@ -146,6 +154,78 @@ TEST(FeedForward, HasTheBitsOfTheDefinitionWithEveryTableAndThreadCount) {
       }
     }
   }
+}
+
+// Networks of different sizes and formats, of no row, one and many, in one go.
+TEST(FeedForward, JobsTogetherHaveTheBitsOfEachAlone) {
+  constexpr size_t kCounts[] = {1, 0, 5, 2, 33, 1};
+  constexpr uint32_t kSizes[] = {150, 64, 1, 65, 200, 128};
+  constexpr size_t kRows = 42;
+  const std::vector<float> x = RandomFloats(kRows * kHidden, 10);
+  const FloatRows floats{.data = x.data(), .token_count = kRows, .stride = kHidden};
+  std::vector<std::unique_ptr<Matrix>> matrices;
+  const auto matrix = [&](size_t job, uint32_t rows, uint32_t cols) {
+    const WeightFormat format = job == 3 ? WeightFormat::kF32 : WeightFormat::kSmoeQ4;
+    matrices.push_back(std::make_unique<Matrix>(format, rows, cols, matrices.size()));
+    return matrices.back()->view();
+  };
+  std::vector<tensor::ExpertWeights> weights;
+  for (size_t job = 0; job < std::size(kCounts); ++job) {
+    weights.push_back({.gate = matrix(job, kSizes[job], kHidden),
+                       .up = matrix(job, kSizes[job], kHidden),
+                       .down = matrix(job, kHidden, kSizes[job])});
+  }
+  for (const size_t thread_count : {1u, 3u}) {
+    ThreadPool pool(thread_count);
+    QuantisedBuffer buffer = std::move(*QuantisedBuffer::Create(kRows, kHidden, "test"));
+    std::vector<uint8_t> finite(kRows, 1);
+    const QuantisedRows codes =
+        buffer.Quantise(kScalarKernels, pool, floats, kHidden, std::span<uint8_t>(finite));
+    FeedForward runner = std::move(*FeedForward::Create(
+        kScalarKernels, pool,
+        {.token_count_max = kRows, .intermediate_size_max = 200, .quantise = true}));
+    std::vector<float> alone(kRows * kHidden);
+    std::vector<float> together(kRows * kHidden, -1.0f);
+    std::vector<FeedForwardJob> jobs;
+    size_t first = 0;
+    for (size_t i = 0; i < std::size(kCounts); ++i) {
+      Activations input{.floats = floats, .quantised = codes};
+      input.floats.data += first * kHidden;
+      input.quantised.codes = buffer.codes(first, kHidden);
+      input.quantised.scales = buffer.scales(first, kHidden);
+      input.floats.token_count = input.quantised.token_count = kCounts[i];
+      jobs.push_back({.weights = weights[i],
+                      .x = input,
+                      .out = alone.data() + first * kHidden,
+                      .out_stride = kHidden,
+                      .finite = std::span<uint8_t>(finite).subspan(first, kCounts[i])});
+      runner.Run({&jobs.back(), 1});
+      jobs.back().out = together.data() + first * kHidden;
+      first += kCounts[i];
+    }
+    runner.Run(jobs);
+    EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0);
+    EXPECT_EQ(finite, std::vector<uint8_t>(kRows, 1));
+    runner.Run({});
+  }
+}
+
+TEST(FeedForward, MoreRowsThanItHasMemoryForIsABug) {
+  GTEST_FLAG_SET(death_test_style, "fast");
+  const Network network(WeightFormat::kF32, WeightFormat::kF32);
+  ThreadPool pool(1);
+  FeedForward runner = std::move(*FeedForward::Create(
+      kScalarKernels, pool, {.token_count_max = 3, .intermediate_size_max = kFfn}));
+  const std::vector<float> x(2 * kHidden);
+  std::vector<float> out(2 * kHidden);
+  const FeedForwardJob job{
+      .weights = network.weights(),
+      .x = {.floats = {.data = x.data(), .token_count = 2, .stride = kHidden}, .quantised = {}},
+      .out = out.data(),
+      .out_stride = kHidden,
+      .finite = {}};
+  const FeedForwardJob jobs[] = {job, job};
+  EXPECT_DEATH(runner.Run(jobs), "token_count_max");
 }
 
 TEST(FeedForward, GivesWhatTheFormulaGives) {
@@ -165,10 +245,10 @@ TEST(FeedForward, GivesWhatTheFormulaGives) {
   FeedForward runner = std::move(*FeedForward::Create(
       kScalarKernels, pool, {.token_count_max = 1, .intermediate_size_max = 1, .quantise = false}));
   const float x = 0.5f;
-  float out = 0;
-  runner.Run({.gate = matrix(three), .up = matrix(four), .down = matrix(two)},
-             {.floats = {.data = &x, .token_count = 1, .stride = 1}, .quantised = {}}, &out, 1, {});
-  EXPECT_NEAR(out, 2 * (1.5 / (1 + std::exp(-1.5))) * 2, 1e-6);
+  std::vector<float> out(1);
+  RunOne(&runner, {.gate = matrix(three), .up = matrix(four), .down = matrix(two)},
+         {.floats = {.data = &x, .token_count = 1, .stride = 1}, .quantised = {}}, 1, &out, {});
+  EXPECT_NEAR(out[0], 2 * (1.5 / (1 + std::exp(-1.5))) * 2, 1e-6);
 }
 
 TEST(FeedForward, TokensBeyondF32AreMarkedAndTheOthersAreNotTouched) {
@@ -186,7 +266,7 @@ TEST(FeedForward, TokensBeyondF32AreMarkedAndTheOthersAreNotTouched) {
         kScalarKernels, pool,
         {.token_count_max = kTokens, .intermediate_size_max = kFfn, .quantise = true}));
     std::vector<float> out(kTokens * kHidden);
-    runner.Run(network.weights(), input, out.data(), kHidden, *finite);
+    RunOne(&runner, network.weights(), input, kHidden, &out, *finite);
     return out;
   };
   std::vector<uint8_t> finite;

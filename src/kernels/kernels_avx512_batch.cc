@@ -17,16 +17,18 @@ namespace {
 using tensor::WeightFormat;
 
 constexpr size_t kQuadCols = 4;
-constexpr size_t kStretchCols = 512;  // columns transposed at once: 8 KiB
+constexpr size_t kStretchCols = 256;  // columns transposed at once: 4 KiB of each tile
 constexpr size_t kPieceColsMin = 32;
 constexpr size_t kPiecesMax = kStretchCols / kPieceColsMin;
+constexpr size_t kTiles = 4;           // of kWideRows rows, transposed together
 constexpr size_t kBatch = 32;          // tokens that use transposed weights
-constexpr size_t kTokensTogether = 8;  // accumulators that hide the latency of dpbusd
+constexpr size_t kTokensTogether = 6;  // with two tiles twelve sums, which hide dpbusd's latency
 
-// What one stretch of columns needs; everything lives on the stack of MatMulBatches.
+// What one stretch of columns needs, half of a nearest cache; it lives on MatMulBatches' stack.
 struct Stretch {
-  alignas(64) uint8_t quads[kStretchCols / kQuadCols][64];
-  alignas(64) float w_scales[kPiecesMax][kWideRows];
+  alignas(64) uint8_t quads[kTiles][kStretchCols / kQuadCols][64];
+  alignas(64) float w_scales[kTiles][kPiecesMax][kWideRows];
+  __mmask16 is_there[kTiles];  // rows of each tile that the range has
   alignas(64) int8_t codes[kBatch][kStretchCols];
   int32_t starts[kBatch][kPiecesMax];  // -Z2 * the sum of the piece's activations
 };
@@ -96,53 +98,79 @@ struct Job {
   size_t col_count;  // a multiple of kActivationBlock
 };
 
-// One piece of kQuads quads for kTokens tokens; those of token t at codes + t * kStretchCols.
-template <size_t kQuads, size_t kTokens>
-void AddPiece(const uint8_t (*quads)[64], const int8_t* codes, const float* w_scales,
-              const float* x_scales, const int32_t* starts, __m512* sums) {
-  __m512i dots[kTokens];
-  for (size_t t = 0; t < kTokens; ++t) dots[t] = _mm512_set1_epi32(starts[t]);
-  for (size_t i = 0; i < kQuads; ++i) {
-    const __m512i quad = _mm512_load_si512(quads[i]);
-    for (size_t t = 0; t < kTokens; ++t) {
-      int four;
-      __builtin_memcpy(&four, codes + t * kStretchCols + i * kQuadCols, sizeof(four));
-      dots[t] = _mm512_dpbusd_epi32(dots[t], quad, _mm512_set1_epi32(four));
+// One piece of kQuads quads for kTokens tokens, from the slot-th of the batch on, and for kRows
+// tiles from the tile-th on.
+template <size_t kQuads, size_t kTokens, size_t kRows>
+void AddPiece(const Stretch& stretch, size_t piece, size_t slot, size_t tile, const float* x_scales,
+              __m512 (*sums)[kRows]) {
+  __m512i dots[kTokens][kRows];
+  for (size_t t = 0; t < kTokens; ++t) {
+    for (size_t r = 0; r < kRows; ++r) {
+      dots[t][r] = _mm512_set1_epi32(stretch.starts[slot + t][piece]);
     }
   }
-  const __m512 w_scale = _mm512_load_ps(w_scales);
+  for (size_t i = 0; i < kQuads; ++i) {
+    __m512i quads[kRows];
+    for (size_t r = 0; r < kRows; ++r) {
+      quads[r] = _mm512_load_si512(stretch.quads[tile + r][piece * kQuads + i]);
+    }
+    for (size_t t = 0; t < kTokens; ++t) {
+      int bytes;
+      __builtin_memcpy(&bytes, stretch.codes[slot + t] + (piece * kQuads + i) * kQuadCols,
+                       sizeof(bytes));
+      const __m512i four = _mm512_set1_epi32(bytes);
+      for (size_t r = 0; r < kRows; ++r) {
+        dots[t][r] = _mm512_dpbusd_epi32(dots[t][r], quads[r], four);
+      }
+    }
+  }
   for (size_t t = 0; t < kTokens; ++t) {
-    const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x_scales[t]));
-    sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]), scale, sums[t]);
+    const __m512 x_scale = _mm512_set1_ps(x_scales[t]);
+    for (size_t r = 0; r < kRows; ++r) {
+      const __m512 scale =
+          _mm512_mul_ps(_mm512_load_ps(stretch.w_scales[tile + r][piece]), x_scale);
+      sums[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][r]), scale, sums[t][r]);
+    }
   }
 }
 
-// One stretch for kTokens tokens from `token` on, the slot-th and later of the batch. Between two
-// stretches the sums wait in the output.
-template <size_t kQuads, size_t kTokens>
-void AddStretch(const Job& job, const Stretch& stretch, size_t row, __mmask16 is_there,
-                size_t token, size_t slot) {
+// One stretch for kTokens tokens from `token` on, which is the slot-th of the batch; the tile-th
+// tile's rows begin at `row`. Between two stretches the sums wait in the output.
+template <size_t kQuads, size_t kTokens, size_t kRows>
+void AddStretch(const Job& job, const Stretch& stretch, size_t row, size_t tile, size_t token,
+                size_t slot) {
   constexpr size_t kPieceCols = kQuads * kQuadCols;
   const size_t blocks = job.x.col_stride / kActivationBlock;
-  __m512 sums[kTokens];
+  float* out = job.y.out + token * job.y.out_stride + row;
+  __m512 sums[kTokens][kRows];
   for (size_t t = 0; t < kTokens; ++t) {
-    const float* out = job.y.out + (token + t) * job.y.out_stride + row;
-    sums[t] = job.col == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(is_there, out);
+    for (size_t r = 0; r < kRows; ++r) {
+      sums[t][r] = job.col == 0 ? _mm512_setzero_ps()
+                                : _mm512_maskz_loadu_ps(stretch.is_there[tile + r],
+                                                        out + t * job.y.out_stride + r * kWideRows);
+    }
   }
   for (size_t piece = 0; piece < job.col_count / kPieceCols; ++piece) {
     const size_t block = (job.col + piece * kPieceCols) / kActivationBlock;
     float x_scales[kTokens];
-    int32_t starts[kTokens];
-    for (size_t t = 0; t < kTokens; ++t) {
-      x_scales[t] = job.x.scales[(token + t) * blocks + block];
-      starts[t] = stretch.starts[slot + t][piece];
-    }
-    AddPiece<kQuads, kTokens>(stretch.quads + piece * kQuads,
-                              stretch.codes[slot] + piece * kPieceCols, stretch.w_scales[piece],
-                              x_scales, starts, sums);
+    for (size_t t = 0; t < kTokens; ++t) x_scales[t] = job.x.scales[(token + t) * blocks + block];
+    AddPiece<kQuads, kTokens, kRows>(stretch, piece, slot, tile, x_scales, sums);
   }
   for (size_t t = 0; t < kTokens; ++t) {
-    _mm512_mask_storeu_ps(job.y.out + (token + t) * job.y.out_stride + row, is_there, sums[t]);
+    for (size_t r = 0; r < kRows; ++r) {
+      _mm512_mask_storeu_ps(out + t * job.y.out_stride + r * kWideRows, stretch.is_there[tile + r],
+                            sums[t][r]);
+    }
+  }
+}
+
+// All tiles. Few tokens take more tiles together, for as many sums.
+template <size_t kQuads, size_t kTokens>
+void AddTiles(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot) {
+  constexpr size_t kRows = kTokens <= 3 ? 4 : 2;
+  static_assert(kTiles % kRows == 0);
+  for (size_t tile = 0; tile < kTiles && stretch.is_there[tile] != 0; tile += kRows) {
+    AddStretch<kQuads, kTokens, kRows>(job, stretch, row + tile * kWideRows, tile, token, slot);
   }
 }
 
@@ -156,15 +184,21 @@ void ArrangeCodes(const Job& job, size_t token, size_t batch, size_t piece_cols,
                       _mm_shuffle_epi8(loaded, Format::Order()));
     }
     for (size_t piece = 0; piece < job.col_count / piece_cols; ++piece, codes += piece_cols) {
-      int32_t sum = 0;
-      for (size_t i = 0; i < piece_cols; ++i) sum += codes[i];
-      stretch->starts[slot][piece] = -sum * Format::kZero2;
+      __m256i sums = _mm256_setzero_si256();
+      for (size_t i = 0; i < piece_cols; i += 32) {
+        const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+        sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(Format::kZero2), loaded);
+      }
+      __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+      stretch->starts[slot][piece] = -_mm_cvtsi128_si32(sum);
     }
   }
 }
 
 template <class Format>
-void TransposeTile(const WideTile& tile, const Job& job, Stretch* stretch) {
+void TransposeTile(const WideTile& tile, const Job& job, uint8_t (*out)[64]) {
   constexpr size_t kCols = 64 * Format::kCodesPerByte;
   for (size_t col = 0; col < job.col_count; col += kCols) {
     const size_t bytes = Min(kCols, job.col_count - col) / Format::kCodesPerByte;
@@ -175,22 +209,44 @@ void TransposeTile(const WideTile& tile, const Job& job, Stretch* stretch) {
           _mm512_maskz_loadu_epi8(there, tile.codes[i] + (job.col + col) / Format::kCodesPerByte);
     }
     Transpose(rows);
-    uint8_t(*quads)[64] = stretch->quads + col / kQuadCols;
+    uint8_t(*quads)[64] = out + col / kQuadCols;
     for (size_t i = 0; i < bytes / 4; ++i)
       Format::Split(rows[i], quads + i * Format::kCodesPerByte);
   }
 }
 
-template <size_t kQuads, size_t kTokens>
-size_t AddTokens(const Job& job, const Stretch& stretch, size_t row, __mmask16 is_there,
-                 size_t token, size_t slot, size_t batch) {
-  for (; slot + kTokens <= batch; slot += kTokens) {
-    AddStretch<kQuads, kTokens>(job, stretch, row, is_there, token + slot, slot);
+// kTiles tiles from `row` on. Those behind the range are a copy of its last row, and not there.
+template <class Format, size_t kPieceCols>
+void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stretch* stretch) {
+  for (size_t i = 0; i < kTiles; ++i) {
+    const size_t begin = row + i * kWideRows;
+    const bool is_behind = begin >= job.y.row_end;
+    const WideTile tile =
+        MakeWideTile(weights, is_behind ? job.y.row_end - 1 : begin, job.y.row_end);
+    stretch->is_there[i] =
+        is_behind ? __mmask16{0} : static_cast<__mmask16>((1u << tile.row_count) - 1);
+    TransposeTile<Format>(tile, job, stretch->quads[i]);
+    DecodeScalesAvx512(weights, tile, kPieceCols, job.col / kPieceCols, job.col_count / kPieceCols,
+                       stretch->w_scales[i][0]);
   }
-  return slot;
 }
 
-// All tokens, batch by batch; for each stretch of columns the rows of the range, tile by tile.
+// The tokens [token, token + batch), all of a stretch's tiles.
+template <size_t kQuads>
+void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t batch) {
+  size_t slot = 0;
+  for (; slot + kTokensTogether <= batch; slot += kTokensTogether) {
+    AddTiles<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot);
+  }
+  const size_t left = batch - slot;
+  if (left == 5) AddTiles<kQuads, 5>(job, stretch, row, token + slot, slot);
+  if (left == 4) AddTiles<kQuads, 4>(job, stretch, row, token + slot, slot);
+  if (left == 3) AddTiles<kQuads, 3>(job, stretch, row, token + slot, slot);
+  if (left == 2) AddTiles<kQuads, 2>(job, stretch, row, token + slot, slot);
+  if (left == 1) AddTiles<kQuads, 1>(job, stretch, row, token + slot, slot);
+}
+
+// All tokens, batch by batch; for each stretch of columns the rows of the range, tiles by tiles.
 template <class Format, size_t kQuads>
 void MatMulBatches(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
   constexpr size_t kPieceCols = kQuads * kQuadCols;
@@ -201,16 +257,9 @@ void MatMulBatches(const PlainWeights& weights, const QuantisedRows& x, const Ma
       const Job job = {
           .x = x, .y = y, .col = col, .col_count = Min(kStretchCols, weights.cols - col)};
       ArrangeCodes<Format>(job, token, batch, kPieceCols, &stretch);
-      for (size_t row = y.row_begin; row < y.row_end; row += kWideRows) {
-        const WideTile tile = MakeWideTile(weights, row, y.row_end);
-        const auto is_there = static_cast<__mmask16>((1u << tile.row_count) - 1);
-        TransposeTile<Format>(tile, job, &stretch);
-        DecodeScalesAvx512(weights, tile, kPieceCols, col / kPieceCols, job.col_count / kPieceCols,
-                           stretch.w_scales[0]);
-        size_t slot = 0;
-        slot = AddTokens<kQuads, kTokensTogether>(job, stretch, row, is_there, token, slot, batch);
-        slot = AddTokens<kQuads, 4>(job, stretch, row, is_there, token, slot, batch);
-        AddTokens<kQuads, 1>(job, stretch, row, is_there, token, slot, batch);
+      for (size_t row = y.row_begin; row < y.row_end; row += kTiles * kWideRows) {
+        PrepareTiles<Format, kPieceCols>(weights, job, row, &stretch);
+        AddTokens<kQuads>(job, stretch, row, token, batch);
       }
     }
   }

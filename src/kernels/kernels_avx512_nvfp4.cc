@@ -145,20 +145,15 @@ void AddGroup(const GroupTile& tile, const GroupCodes* x, const __m512* w_scales
   }
 }
 
-constexpr size_t kTokensTogether = 4;
-constexpr size_t kTokenBatch = 16;
-constexpr size_t kSumsMax = 4096;  // of a block of rows: 16 KiB, half of a small L1
+constexpr size_t kFewTokensMax = 4;  // as many as share what LookUp leaves in registers
+constexpr size_t kSumsMax = 4096;    // of a block of rows: 16 KiB, half of a small L1
 
 // One group of one tile for `batch` tokens.
 void AddTile(const GroupTile& tile, const GroupCodes* x, size_t batch, float* sums, size_t stride) {
   __m512 w_scales[kVectors];
   DecodeScales(tile.scales, w_scales);
   PrefetchNextGroup(tile);
-  for (; batch >= kTokensTogether; batch -= kTokensTogether) {
-    AddGroup<kTokensTogether>(tile, x, w_scales, sums, stride);
-    x += kTokensTogether;
-    sums += kTokensTogether * stride;
-  }
+  if (batch == 4) AddGroup<4>(tile, x, w_scales, sums, stride);
   if (batch == 3) AddGroup<3>(tile, x, w_scales, sums, stride);
   if (batch == 2) AddGroup<2>(tile, x, w_scales, sums, stride);
   if (batch == 1) AddGroup<1>(tile, x, w_scales, sums, stride);
@@ -180,19 +175,20 @@ void FinishTile(__m512 factor, float* sums) {
   _mm512_storeu_ps(sums + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
 }
 
-// All columns of `tile_count` tiles of rows from `row` on, for `batch` tokens from `token` on;
-// sums, those of token t at sums + t * stride, are set.
-void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t token, size_t batch,
-              size_t row, size_t tile_count, float* sums, size_t stride) {
+// All columns of `tile_count` tiles of rows from `row` on, for all tokens, which are few; sums,
+// those of token t at sums + t * stride, are set.
+void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t row, size_t tile_count,
+              float* sums, size_t stride) {
+  const size_t batch = x.token_count;
   const size_t blocks = x.col_stride / kActivationBlock;
   for (size_t t = 0; t < batch; ++t) {
     __builtin_memset(sums + t * stride, 0, tile_count * kTileRows * sizeof(float));
   }
-  GroupCodes codes[kTokenBatch];
+  GroupCodes codes[kFewTokensMax];
   for (size_t col = 0; col < weights.cols; col += kGroupCols) {
     for (size_t t = 0; t < batch; ++t) {
-      const float x_scale = x.scales[(token + t) * blocks + col / kActivationBlock];
-      ArrangeCodes(x.codes + (token + t) * x.col_stride + col, x_scale, &codes[t]);
+      const float x_scale = x.scales[t * blocks + col / kActivationBlock];
+      ArrangeCodes(x.codes + t * x.col_stride + col, x_scale, &codes[t]);
     }
     GroupTile tile = {.codes = weights.data + col / 2 * weights.rows + row,
                       .scales = weights.scales + col / kGroupCols * weights.rows + row,
@@ -209,19 +205,154 @@ void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t token,
   }
 }
 
+void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
+  const size_t tiles_max = kSumsMax / x.token_count / kTileRows;
+  for (size_t row = y.row_begin; row < y.row_end;) {
+    const size_t tile_count = Min(tiles_max, (y.row_end - row) / kTileRows);
+    SumTiles(weights, x, row, tile_count, y.out + row, y.out_stride);
+    row += tile_count * kTileRows;
+  }
+}
+
+// Many tokens: the codes of one tile are looked up once for a batch of them and wait in the nearest
+// cache, group by group, so that sums stay in registers over a stretch of columns.
+constexpr size_t kStretchGroups = 16;
+constexpr size_t kQuadsPerGroup = kGroupCols / 4;
+constexpr size_t kTokenBatch = 32;
+
+struct Stretch {
+  alignas(64) uint8_t quads[kStretchGroups][kVectors][kQuadsPerGroup][64];
+  alignas(64) float w_scales[kStretchGroups][kVectors][16];
+  GroupCodes codes[kTokenBatch][kStretchGroups];
+  size_t group_count;
+};
+
+// The groups of one tile; the next tile's bytes, which lie behind these, are fetched.
+void LookUpTile(const PlainWeights& weights, size_t col, size_t row, Stretch* stretch) {
+  for (size_t group = 0; group < stretch->group_count; ++group) {
+    const size_t group_col = col + group * kGroupCols;
+    const GroupTile tile = {.codes = weights.data + group_col / 2 * weights.rows + row,
+                            .scales = weights.scales + group_col / kGroupCols * weights.rows + row,
+                            .stride = weights.rows};
+    __m512 w_scales[kVectors];
+    DecodeScales(tile.scales, w_scales);
+    for (size_t i = 0; i < kVectors; ++i) _mm512_store_ps(stretch->w_scales[group][i], w_scales[i]);
+    for (size_t half = 0; half < 2; ++half) {
+      const EightCols cols = LookUp(tile, half * 4);
+      for (size_t i = 0; i < kVectors; ++i) {
+        _mm512_store_si512(stretch->quads[group][i][2 * half], cols.even[i]);
+        _mm512_store_si512(stretch->quads[group][i][2 * half + 1], cols.odd[i]);
+      }
+    }
+    for (size_t i = 0; i < kGroupBytes; ++i) {
+      const auto next = reinterpret_cast<uintptr_t>(tile.codes) + i * tile.stride + kTileRows;
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+    }
+  }
+}
+
+// kCount vectors from the first-th on, for kTokens tokens from the slot-th of the batch on; their
+// sums at sums + t * stride.
+template <size_t kTokens, size_t kCount>
+void AddVectors(const Stretch& stretch, size_t slot, size_t first, float* sums, size_t stride) {
+  __m512 totals[kTokens][kCount];
+  for (size_t t = 0; t < kTokens; ++t) {
+    for (size_t i = 0; i < kCount; ++i) {
+      totals[t][i] = _mm512_loadu_ps(sums + t * stride + 16 * (first + i));
+    }
+  }
+  for (size_t group = 0; group < stretch.group_count; ++group) {
+    const auto* quads = stretch.quads[group] + first;
+    __m512i dots[kTokens][kCount];
+    for (size_t t = 0; t < kTokens; ++t) {
+      for (size_t i = 0; i < kCount; ++i) {
+        dots[t][i] = _mm512_set1_epi32(stretch.codes[slot + t][group].start);
+      }
+    }
+    for (size_t quad = 0; quad < kQuadsPerGroup; ++quad) {
+      __m512i codes[kCount];
+      for (size_t i = 0; i < kCount; ++i) codes[i] = _mm512_load_si512(quads[i][quad]);
+      for (size_t t = 0; t < kTokens; ++t) {
+        const __m512i four = _mm512_set1_epi32(stretch.codes[slot + t][group].fours[quad]);
+        for (size_t i = 0; i < kCount; ++i) {
+          dots[t][i] = _mm512_dpbusd_epi32(dots[t][i], codes[i], four);
+        }
+      }
+    }
+    for (size_t t = 0; t < kTokens; ++t) {
+      const __m512 x_scale = _mm512_set1_ps(stretch.codes[slot + t][group].x_scale);
+      for (size_t i = 0; i < kCount; ++i) {
+        const __m512 w_scale = _mm512_load_ps(stretch.w_scales[group][first + i]);
+        totals[t][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][i]),
+                                       _mm512_mul_ps(w_scale, x_scale), totals[t][i]);
+      }
+    }
+  }
+  for (size_t t = 0; t < kTokens; ++t) {
+    for (size_t i = 0; i < kCount; ++i) {
+      _mm512_storeu_ps(sums + t * stride + 16 * (first + i), totals[t][i]);
+    }
+  }
+}
+
+// Eight to sixteen sums at a time hide the latency of dpbusd.
+void AddTokens(const Stretch& stretch, size_t batch, float* sums, size_t stride) {
+  size_t slot = 0;
+  for (; slot + 4 <= batch; slot += 4) {
+    AddVectors<4, 2>(stretch, slot, 0, sums + slot * stride, stride);
+    AddVectors<4, 2>(stretch, slot, 2, sums + slot * stride, stride);
+  }
+  const size_t left = batch - slot;
+  if (left == 3) AddVectors<3, 4>(stretch, slot, 0, sums + slot * stride, stride);
+  if (left == 2) AddVectors<2, 4>(stretch, slot, 0, sums + slot * stride, stride);
+  if (left == 1) AddVectors<1, 4>(stretch, slot, 0, sums + slot * stride, stride);
+}
+
+void MultiplyBatch(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y,
+                   size_t token, size_t batch) {
+  const size_t blocks = x.col_stride / kActivationBlock;
+  float* out = y.out + token * y.out_stride;
+  for (size_t t = 0; t < batch; ++t) {
+    __builtin_memset(out + t * y.out_stride + y.row_begin, 0,
+                     (y.row_end - y.row_begin) * sizeof(float));
+  }
+  Stretch stretch;
+  for (size_t col = 0; col < weights.cols; col += stretch.group_count * kGroupCols) {
+    stretch.group_count = Min(kStretchGroups, (weights.cols - col) / kGroupCols);
+    for (size_t t = 0; t < batch; ++t) {
+      const int8_t* codes = x.codes + (token + t) * x.col_stride + col;
+      const float* scales = x.scales + (token + t) * blocks;
+      for (size_t group = 0; group < stretch.group_count; ++group) {
+        ArrangeCodes(codes + group * kGroupCols,
+                     scales[(col + group * kGroupCols) / kActivationBlock],
+                     &stretch.codes[t][group]);
+      }
+    }
+    for (size_t row = y.row_begin; row < y.row_end; row += kTileRows) {
+      LookUpTile(weights, col, row, &stretch);
+      AddTokens(stretch, batch, out + row, y.out_stride);
+    }
+  }
+  const __m512 factor = _mm512_set1_ps(weights.scale2 * kNvfp4SumUnit);
+  for (size_t t = 0; t < batch; ++t) {
+    for (size_t row = y.row_begin; row < y.row_end; row += kTileRows) {
+      FinishTile(factor, out + t * y.out_stride + row);
+    }
+  }
+}
+
 }  // namespace
 
 void MatMulInt8Nvfp4Avx512(const PlainWeights& weights, const QuantisedRows& x,
                            const MatMulRange& y) {
   const size_t whole_end = y.row_begin + (y.row_end - y.row_begin) / kTileRows * kTileRows;
-  for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
-    const size_t batch = Min(kTokenBatch, x.token_count - token);
-    const size_t tiles_max = kSumsMax / batch / kTileRows;
-    for (size_t row = y.row_begin; row < whole_end;) {
-      const size_t tile_count = Min(tiles_max, (whole_end - row) / kTileRows);
-      float* sums = y.out + token * y.out_stride + row;
-      SumTiles(weights, x, token, batch, row, tile_count, sums, y.out_stride);
-      row += tile_count * kTileRows;
+  MatMulRange whole = y;
+  whole.row_end = static_cast<uint32_t>(whole_end);
+  if (x.token_count <= kFewTokensMax) {
+    if (x.token_count > 0) MultiplyFew(weights, x, whole);
+  } else {
+    for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
+      MultiplyBatch(weights, x, whole, token, Min(kTokenBatch, x.token_count - token));
     }
   }
   if (whole_end == y.row_end) return;

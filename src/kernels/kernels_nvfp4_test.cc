@@ -255,8 +255,12 @@ TEST(FeedForwardNvfp4, HasTheBitsOfWholeRowsWithEveryTableAndThreadCount) {
             .quantised = {}};
         if (quantise) input.quantised = q.rows;
         std::vector<float> out(kTokens * kHidden);
-        runner.Run({.gate = gate.view, .up = up.view, .down = down.view}, input, out.data(),
-                   kHidden, {});
+        const FeedForwardJob job{.weights = {.gate = gate.view, .up = up.view, .down = down.view},
+                                 .x = input,
+                                 .out = out.data(),
+                                 .out_stride = kHidden,
+                                 .finite = {}};
+        runner.Run({&job, 1});
         EXPECT_TRUE(SameBits(expected, out))
             << kernels->name << ", " << thread_count << " threads, quantise " << quantise;
       }
