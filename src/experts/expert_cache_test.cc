@@ -94,6 +94,7 @@ TEST(ExpertCache, TryNextTakesWhatIsThereAndNeverWaits) {
   auto cache = CreateCache(store, *queue, 8);
   EXPECT_FALSE(cache->TryNext().value().has_value());  // before the first pass
   RunPass(store, *cache, Experts(0, {5, 6}));
+  const uint64_t wait_ns = cache->stats().wait_ns;
   cache->Begin(Experts(0, {0, 6, 1, 5, 2}));
   std::vector<ReadyExpert> held;
   for (const uint32_t expected : {6u, 5u}) {
@@ -106,7 +107,7 @@ TEST(ExpertCache, TryNextTakesWhatIsThereAndNeverWaits) {
     std::optional<ReadyExpert> next = cache->TryNext().value();
     if (next) held.push_back(std::move(*next));
   }
-  EXPECT_EQ(cache->stats().wait_ns, 0u);
+  EXPECT_EQ(cache->stats().wait_ns, wait_ns);
   EXPECT_FALSE(cache->TryNext().value().has_value());
   EXPECT_FALSE(cache->Next().value().has_value());
   for (const ReadyExpert& expert : held) cache->Release(expert);

@@ -21,7 +21,7 @@ constexpr size_t kStretchCols = 256;  // columns transposed at once: 4 KiB of ea
 constexpr size_t kPieceColsMin = 32;
 constexpr size_t kPiecesMax = kStretchCols / kPieceColsMin;
 constexpr size_t kTiles = 4;           // of kWideRows rows, transposed together
-constexpr size_t kBatch = 32;          // tokens that use transposed weights
+constexpr size_t kBatch = 64;          // tokens that use transposed weights
 constexpr size_t kTokensTogether = 6;  // with two tiles twelve sums, which hide dpbusd's latency
 
 // What one stretch of columns needs, half of a nearest cache; it lives on MatMulBatches' stack.
@@ -197,16 +197,20 @@ void ArrangeCodes(const Job& job, size_t token, size_t batch, size_t piece_cols,
   }
 }
 
+// The same bytes of the tiles that come next, `ahead` behind these, are fetched: a stretch of a row
+// is short, and the processor guesses nothing. A prefetch cannot fault.
 template <class Format>
-void TransposeTile(const WideTile& tile, const Job& job, uint8_t (*out)[64]) {
+void TransposeTile(const WideTile& tile, const Job& job, size_t ahead, uint8_t (*out)[64]) {
   constexpr size_t kCols = 64 * Format::kCodesPerByte;
   for (size_t col = 0; col < job.col_count; col += kCols) {
     const size_t bytes = Min(kCols, job.col_count - col) / Format::kCodesPerByte;
     const __mmask64 there = bytes == 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
     __m512i rows[kWideRows];
     for (size_t i = 0; i < kWideRows; ++i) {
-      rows[i] =
-          _mm512_maskz_loadu_epi8(there, tile.codes[i] + (job.col + col) / Format::kCodesPerByte);
+      const uint8_t* at = tile.codes[i] + (job.col + col) / Format::kCodesPerByte;
+      rows[i] = _mm512_maskz_loadu_epi8(there, at);
+      _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + ahead),
+                   _MM_HINT_T0);
     }
     Transpose(rows);
     uint8_t(*quads)[64] = out + col / kQuadCols;
@@ -218,6 +222,12 @@ void TransposeTile(const WideTile& tile, const Job& job, uint8_t (*out)[64]) {
 // kTiles tiles from `row` on. Those behind the range are a copy of its last row, and not there.
 template <class Format, size_t kPieceCols>
 void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stretch* stretch) {
+  // The next tiles of this stretch of columns, or the first of the next: a negative distance wraps.
+  const size_t row_bytes = weights.cols / Format::kCodesPerByte;
+  const bool is_last = row + kTiles * kWideRows >= job.y.row_end;
+  const size_t ahead =
+      is_last ? kStretchCols / Format::kCodesPerByte - (row - job.y.row_begin) * row_bytes
+              : kTiles * kWideRows * row_bytes;
   for (size_t i = 0; i < kTiles; ++i) {
     const size_t begin = row + i * kWideRows;
     const bool is_behind = begin >= job.y.row_end;
@@ -225,7 +235,7 @@ void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stret
         MakeWideTile(weights, is_behind ? job.y.row_end - 1 : begin, job.y.row_end);
     stretch->is_there[i] =
         is_behind ? __mmask16{0} : static_cast<__mmask16>((1u << tile.row_count) - 1);
-    TransposeTile<Format>(tile, job, stretch->quads[i]);
+    TransposeTile<Format>(tile, job, ahead, stretch->quads[i]);
     DecodeScalesAvx512(weights, tile, kPieceCols, job.col / kPieceCols, job.col_count / kPieceCols,
                        stretch->w_scales[i][0]);
   }

@@ -216,9 +216,9 @@ void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatM
 
 // Many tokens: the codes of one tile are looked up once for a batch of them and wait in the nearest
 // cache, group by group, so that sums stay in registers over a stretch of columns.
-constexpr size_t kStretchGroups = 16;
+constexpr size_t kStretchGroups = 8;
 constexpr size_t kQuadsPerGroup = kGroupCols / 4;
-constexpr size_t kTokenBatch = 32;
+constexpr size_t kTokenBatch = 64;
 
 struct Stretch {
   alignas(64) uint8_t quads[kStretchGroups][kVectors][kQuadsPerGroup][64];
