@@ -1,5 +1,5 @@
-// kernels/avx2.h: what the files of the AVX2 table call in each other, and what the AVX-512 table
-// takes over from it. Declarations only, for the reason that internal.h gives.
+// kernels/avx2.h: what the files of the AVX2 and AVX-VNNI tables call in each other, and what the
+// other tables take over from them. Declarations only, for the reason that internal.h gives.
 #pragma once
 
 #include "kernels/internal.h"
@@ -34,18 +34,21 @@ bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales);
 
 void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
 
-// The same for many tokens: weights are unpacked and transposed once for kBatchTokens of them,
-// which pays for more than kRowTokensMax. Requires cols a multiple of 64, and groups of 8, 16, 32
-// or a multiple of 64.
-constexpr size_t kBatchTokens = 16;
+// The same for many tokens: weights are unpacked and transposed once for a batch of them, which
+// pays for more than kRowTokensMax. Requires cols a multiple of 64, and groups of 8 (not Q2), 16,
+// 32 or a multiple of 64.
 constexpr size_t kRowTokensMax = 8;
 void MatMulInt8BatchAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+void MatMulInt8BatchAvxVnni(const PlainWeights& weights, const QuantisedRows& x,
+                            const MatMulRange& y);
 
 // NVFP4. Requires at least so many rows of W, whatever the range, and cols a multiple of
 // kNvfp4Group.
 constexpr size_t kNvfp4IntRowsMin = 32;
 constexpr size_t kNvfp4FloatRowsMin = 8;
 void MatMulInt8Nvfp4Avx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+void MatMulInt8Nvfp4AvxVnni(const PlainWeights& weights, const QuantisedRows& x,
+                            const MatMulRange& y);
 void MatMulF32Nvfp4Avx2(const PlainWeights& weights, const FloatRows& x, const MatMulRange& y);
 
 // int8, any shape.

@@ -22,6 +22,21 @@ bool CpuRunsAvx2() {
 #endif
 }
 
+bool CpuRunsAvxVnni() {
+#if defined(__x86_64__)
+  // clang 14 has no name for it: leaf 7, subleaf 1, bit 4 of EAX. Its registers are AVX2's.
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  const bool has_leaf = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && eax >= 1;
+  if (!has_leaf || __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  return CpuRunsAvx2() && (eax & (1u << 4)) != 0;
+#else
+  return false;
+#endif
+}
+
 bool CpuRunsAvx512Vnni() {
 #if defined(__x86_64__)
   return CpuRunsAvx2() && __builtin_cpu_supports("avx512f") != 0 &&

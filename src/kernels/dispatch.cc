@@ -12,6 +12,7 @@ namespace {
 constexpr const KernelTable* kTables[] = {
 #if defined(__x86_64__)
     &kAvx512Kernels,
+    &kAvxVnniKernels,
     &kAvx2Kernels,
 #endif
     &kScalarKernels,

@@ -1,8 +1,5 @@
 // kernels/int8_rows_256.h: integer products of Q4 and Q2 for few tokens, in 256-bit registers.
 //
-// The tables avx2 and avxvnni share this text, not its machine code: each of their files compiles
-// it for itself, in an unnamed namespace, and __AVXVNNI__ says whether vpdpbusd is there.
-//
 // Eight rows together, 32 bytes of each. The products of four bytes are summed in each 32-bit lane,
 // at most 15 * 127 * 8 = 15240, or 3 * 127 * 16 for Q2: so two rows pack into 16 bits without
 // saturating, sums of neighbours (at most 30480) pack once more, and then each 128-bit half holds
@@ -11,7 +8,7 @@
 // costs one.
 #pragma once
 
-#include "kernels/avx2.h"
+#include "kernels/simd_256.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -30,12 +27,6 @@ alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14,
                                                   1, 3, 5, 7, 9, 11, 13, 15};
 alignas(16) constexpr uint8_t kByPhase[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 // clang-format on
-
-inline __m128i Load128(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
-inline __m256i Load256(const void* at) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(at));
-}
-inline size_t Min(size_t a, size_t b) { return a < b ? a : b; }
 
 // 64 columns: phase 0 are the even ones, phase 1 the odd ones.
 struct Q4 {
@@ -146,6 +137,24 @@ template <size_t kPhases>
 #endif
 }
 
+// The same for one token of Q2, a shift fewer: what the second code of a nibble gives is four times
+// too much, at most 12 * 127 * 4, and a multiple of four.
+#if !defined(__AVXVNNI__)
+[[gnu::always_inline]] inline __m256i DotBytesQ2(__m256i bytes, const __m256i* phase) {
+  const __m256i first = _mm256_set1_epi8(0x03);
+  const __m256i second = _mm256_set1_epi8(0x0c);
+  const __m256i high = _mm256_srli_epi16(bytes, 4);
+  const __m256i once =
+      _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_and_si256(bytes, first), phase[0]),
+                       _mm256_maddubs_epi16(_mm256_and_si256(high, first), phase[2]));
+  const __m256i four_times =
+      _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_and_si256(bytes, second), phase[1]),
+                       _mm256_maddubs_epi16(_mm256_and_si256(high, second), phase[3]));
+  const __m256i sum = _mm256_add_epi16(once, _mm256_srai_epi16(four_times, 2));
+  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+#endif
+
 // One unit of eight rows that lie `stride` apart: dots[token][i], of the rows 4 i to 4 i + 3, as
 // said above.
 template <class Format, size_t kTokens>
@@ -157,8 +166,15 @@ template <class Format, size_t kTokens>
     for (size_t pair = 0; pair < 2; ++pair) {
       __m256i sums[kTokens][2];
       for (size_t row = 0; row < 2; ++row) {
+        const __m256i bytes = Load256(four + (2 * pair + row) * stride);
+#if !defined(__AVXVNNI__)
+        if constexpr (kTokens == 1 && Format::kPhases == 4) {
+          sums[0][row] = DotBytesQ2(bytes, x[0]->phase);
+          continue;
+        }
+#endif
         __m256i codes[Format::kPhases];
-        Format::Split(Load256(four + (2 * pair + row) * stride), codes);
+        Format::Split(bytes, codes);
         for (size_t t = 0; t < kTokens; ++t) {
           sums[t][row] = DotBytes<Format::kPhases>(codes, x[t]->phase);
         }
@@ -241,8 +257,7 @@ template <class Format, size_t kPieces, size_t kTokens>
 template <class Format, size_t kPieces, size_t kTokens>
 void AddRows(const IntTile& tile, size_t stride, const RowStretch<Format>& stretch, size_t slot,
              float* const* out) {
-  const __m256i is_there = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(tile.row_count)),
-                                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256i is_there = FirstOfEight(tile.row_count);
   __m256 sums[kTokens];
   const Arranged<Format>* x[kTokens];
   for (size_t t = 0; t < kTokens; ++t) {
@@ -325,6 +340,31 @@ void MatMulRows(const PlainWeights& weights, const QuantisedRows& x, const MatMu
     MatMulRowTokens<Format, kPieces>(weights, x, y, token,
                                      Min(kRowTokensMax, x.token_count - token));
   }
+}
+
+// Shapes that these kernels and those of int8_batch_256.h know: rows of whole blocks, and groups of
+// 8 (Q4), 16, 32 or a multiple of 64.
+inline bool HasInt8Shape(const PlainWeights& weights) {
+  const uint64_t group = weights.group_size;
+  const bool is_regular = group % kActivationBlock == 0 || group == 32 || group == 16 ||
+                          (group == 8 && weights.format == tensor::WeightFormat::kSmoeQ4);
+  return weights.cols != 0 && weights.cols % kActivationBlock == 0 && is_regular;
+}
+
+// False, and nothing done, for groups so short that the kernels for many tokens do better.
+inline bool MatMulFewTokens(const PlainWeights& weights, const QuantisedRows& x,
+                            const MatMulRange& y) {
+  const uint64_t group = weights.group_size;
+  const bool is_wide = group % kActivationBlock == 0;
+  if (weights.format == tensor::WeightFormat::kSmoeQ4) {
+    if (is_wide) return MatMulRows<Q4, 1>(weights, x, y), true;
+    if (group == 32) return MatMulRows<Q4, 2>(weights, x, y), true;
+    if (group == 16) return MatMulRows<Q4, 4>(weights, x, y), true;
+  } else {
+    if (is_wide) return MatMulRows<Q2, 2>(weights, x, y), true;
+    if (group == 32) return MatMulRows<Q2, 4>(weights, x, y), true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t cou
 
 // The CPU has the instructions, and the system saves their registers.
 bool CpuRunsAvx2();        // AVX2, FMA and F16C
+bool CpuRunsAvxVnni();     // AVX-VNNI, and what CpuRunsAvx2 asks for
 bool CpuRunsAvx512Vnni();  // AVX-512 F, BW, DQ, VL and VNNI, and what CpuRunsAvx2 asks for
 
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,

@@ -174,6 +174,7 @@ struct KernelTable {
 
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvxVnniKernels;
 extern const KernelTable kAvx512Kernels;  // "avx512vnni": F, BW, DQ, VL and VNNI
 
 // Best first. Tests walk this list; a table that does not run here is skipped aloud.

@@ -130,8 +130,8 @@ void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t p
   }
 }
 
-// Rows of whole blocks, and groups of 8, 16, 32, or any multiple of 64; the rest is rare and left
-// to the scalar code.
+// Rows of whole blocks, and groups of 8 (Q4), 16, 32, or any multiple of 64; the rest is rare and
+// left to the scalar code.
 void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y) {
   const PlainWeights weights = Plain(view);
   if (weights.format == WeightFormat::kNvfp4) {
@@ -139,22 +139,9 @@ void MatMulInt8Avx2(const tensor::WeightView& view, const QuantisedRows& x, cons
     return MatMulInt8Nvfp4Avx2(weights, x, y);
   }
   if (weights.format == WeightFormat::kInt8) return MatMulInt8TilesAvx2(weights, x, y);
-  const uint64_t group = weights.group_size;
-  const bool is_wide = group % kActivationBlock == 0;
-  const bool is_regular = is_wide || group == 32 || group == 16 || group == 8;
-  if (weights.cols == 0 || weights.cols % kActivationBlock != 0 || !is_regular) {
-    return MatMulInt8Scalar(view, x, y);
-  }
+  if (!HasInt8Shape(weights)) return MatMulInt8Scalar(view, x, y);
   if (x.token_count > kRowTokensMax) return MatMulInt8BatchAvx2(weights, x, y);
-  if (weights.format == WeightFormat::kSmoeQ4) {
-    if (is_wide) return MatMulRows<Q4, 1>(weights, x, y);
-    if (group == 32) return MatMulRows<Q4, 2>(weights, x, y);
-    if (group == 16) return MatMulRows<Q4, 4>(weights, x, y);
-  } else {
-    if (is_wide) return MatMulRows<Q2, 2>(weights, x, y);
-    if (group == 32) return MatMulRows<Q2, 4>(weights, x, y);
-  }
-  MatMulInt8BatchAvx2(weights, x, y);
+  if (!MatMulFewTokens(weights, x, y)) MatMulInt8BatchAvx2(weights, x, y);
 }
 
 bool QuantiseRowAvx2(const float* x, size_t cols, int8_t* codes, float* scales) {
