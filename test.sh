@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. On Debian 12, as root or with sudo.
 #
-#   ./test.sh            all of the stages below but the last three
+#   ./test.sh            all of the stages below but the last four
 #   ./test.sh quick      the release build and its own tests
 #   ./test.sh STAGE...   these stages only
 #
@@ -12,6 +12,8 @@
 #   tsan        thread sanitizer build; unit tests of the folders that have threads
 #   clang       clang 14 debug build; unit tests
 #   lint        clang-tidy over every source
+#   arm         the kernels for 64-bit ARM in emulation, on three kinds of CPU; skipped aloud where
+#               the compiler for it is absent (tools/setup.sh --arm)
 #
 # Every stage runs though an earlier one failed; the exit code is 1 if any did. Reports as JUnit in
 # build/reports. SMOE_TEST_SECONDS_MAX: after so many seconds the stage `dev` is left out, aloud.
@@ -67,6 +69,20 @@ stage_clang() {
 
 stage_lint() {
   tools/lint.sh
+}
+
+# All that the emulator knows, then a CPU without products of 8-bit matrices, then one without dot
+# products of bytes either. Threads and files are tested once.
+stage_arm() {
+  local tool
+  for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
+    command -v "$tool" >/dev/null && continue
+    say "arm: skipped, there is no $tool here; tools/setup.sh --arm installs it"
+    return
+  done
+  tools/build.sh arm64 && run_tests arm arm64 &&
+    QEMU_CPU=cortex-a76 run_tests arm_dot arm64 --label-regex '^kernels_test$' &&
+    QEMU_CPU=cortex-a72 run_tests arm_plain arm64 --label-regex '^kernels_test$'
 }
 
 run_stage() {

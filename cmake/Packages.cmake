@@ -1,4 +1,8 @@
 # The libraries that tools/setup.sh installs. One place, so that a missing one is named once.
+if(CMAKE_CROSSCOMPILING)
+  include(CrossPackages)
+  return()
+endif()
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

@@ -3,7 +3,8 @@
 #
 #   tools/setup.sh          what ./run.sh needs: compilers, build tools, libraries
 #   tools/setup.sh --dev    also what ./test.sh needs: formatter, linter, a second compiler
-#   tools/setup.sh --list   prints the names and installs nothing (after --dev: those too)
+#   tools/setup.sh --arm    also what ./test.sh arm needs: a compiler for 64-bit ARM, an emulator
+#   tools/setup.sh --list   prints the names and installs nothing (after --dev, --arm: those too)
 #
 # Needs root, or sudo, only where something is missing. Says what it does; silent second time.
 set -euo pipefail
@@ -17,6 +18,7 @@ readonly BASE_PACKAGES=(
   libgtest-dev libgmock-dev python3 python3-numpy
 )
 readonly DEV_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+readonly ARM_PACKAGES=(g++-aarch64-linux-gnu qemu-user)
 # Debian's plain cargo is too old; these follow the Rust that Firefox needs.
 readonly RUST_PACKAGES=(rustc-web cargo-web)
 readonly CRATE=rust/text/Cargo.toml
@@ -76,8 +78,9 @@ main() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --dev) packages+=("${DEV_PACKAGES[@]}") ;;
+      --arm) packages+=("${ARM_PACKAGES[@]}") ;;
       --list) list=yes ;;
-      *) die "unknown option $1; want --dev, --list" ;;
+      *) die "unknown option $1; want --dev, --arm, --list" ;;
     esac
     shift
   done
