@@ -205,7 +205,7 @@ template <size_t kTokens, class LookUpFunction>
     }
   }
   for (size_t index = 0; index < kLookUps; ++index) {
-    const LookedUp cols = look_up(index);
+    const LookedUp& cols = look_up(index);  // a copy would go through narrow registers
     for (size_t t = 0; t < kTokens; ++t) {
       const __m256i even = _mm256_set1_epi32(x[t].even[index]);
       const __m256i odd = _mm256_set1_epi32(x[t].odd[index]);
@@ -256,12 +256,14 @@ inline void AddTile(const GroupTile& tile, const GroupCodes* x, size_t batch, fl
   const auto before = [&](size_t index) __attribute__((always_inline))->const LookedUp& {
     return cols[index];
   };
-  for (; batch >= kTokensTogether; batch -= kTokensTogether) {
-    AddGroup<kTokensTogether>(before, x, w_scales, sums, stride);
-    x += kTokensTogether;
-    sums += kTokensTogether * stride;
+  while (batch > 0) {  // in even parts: a single token would not hide the latencies
+    const size_t part_count = (batch + kTokensTogether - 1) / kTokensTogether;
+    const size_t part = (batch + part_count - 1) / part_count;
+    AddFewTokens(part, before, x, w_scales, sums, stride);
+    x += part;
+    sums += part * stride;
+    batch -= part;
   }
-  AddFewTokens(batch, before, x, w_scales, sums, stride);
 }
 
 // All columns of `tile_count` tiles of rows from `row` on, for `batch` tokens from `token` on;
@@ -294,33 +296,29 @@ inline void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t
   }
 }
 
-// Fewer than kTileRows rows are left of the range: the tile reaches over its border, or back from
-// the end of the matrix, and its sums are kept apart.
-inline void SumPartOfTile(const PlainWeights& weights, const QuantisedRows& x, size_t token,
-                          size_t batch, size_t row, const MatMulRange& y) {
-  float sums[kTokenBatch * kTileRows];
-  const size_t tile_row = Min(row, weights.rows - kTileRows);
-  SumTiles(weights, x, token, batch, tile_row, 1, sums, kTileRows);
-  for (size_t t = 0; t < batch; ++t) {
-    __builtin_memcpy(y.out + (token + t) * y.out_stride + row,
-                     sums + t * kTileRows + (row - tile_row), (y.row_end - row) * sizeof(float));
-  }
-}
-
-// Requires at least kNvfp4IntRowsMin rows of W, whatever the range.
+// Requires at least kNvfp4IntRowsMin rows of W, whatever the range. Sums are made in a place of
+// their own: tokens' outputs may lie such distances apart that they displace each other from the
+// cache. A last tile of fewer rows reaches over the border of the range, or back from the end of
+// the matrix.
 inline void MatMulInt8Nvfp4(const PlainWeights& weights, const QuantisedRows& x,
                             const MatMulRange& y) {
+  alignas(32) float sums[kSumsMax];
   for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
     const size_t batch = Min(kTokenBatch, x.token_count - token);
     const size_t tiles_max = kSumsMax / batch / kTileRows;
-    size_t row = y.row_begin;
-    while (row + kTileRows <= y.row_end) {
-      const size_t tile_count = Min(tiles_max, (y.row_end - row) / kTileRows);
-      float* sums = y.out + token * y.out_stride + row;
-      SumTiles(weights, x, token, batch, row, tile_count, sums, y.out_stride);
-      row += tile_count * kTileRows;
+    for (size_t row = y.row_begin; row < y.row_end;) {
+      const size_t rows_left = y.row_end - row;
+      const size_t tile_count = rows_left < kTileRows ? 1 : Min(tiles_max, rows_left / kTileRows);
+      const size_t stride = tile_count * kTileRows;
+      const size_t row_count = Min(rows_left, stride);
+      const size_t tile_row = Min(row, weights.rows - stride);
+      SumTiles(weights, x, token, batch, tile_row, tile_count, sums, stride);
+      for (size_t t = 0; t < batch; ++t) {
+        __builtin_memcpy(y.out + (token + t) * y.out_stride + row,
+                         sums + t * stride + (row - tile_row), row_count * sizeof(float));
+      }
+      row += row_count;
     }
-    if (row < y.row_end) SumPartOfTile(weights, x, token, batch, row, y);
   }
 }
 
