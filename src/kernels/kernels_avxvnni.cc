@@ -36,7 +36,9 @@ const KernelTable kAvxVnniKernels = {.name = "avxvnni",
                                      .softmax = SoftmaxAvx2,
                                      .sigmoid = SigmoidAvx2,
                                      .add_scaled = AddScaledAvx2,
-                                     .attend = AttendAvx2};
+                                     .to_f16 = ToF16Avx2,
+                                     .attend = AttendAvx2,
+                                     .merge_attention = MergeAttentionAvx2};
 
 }  // namespace smoe::kernels
 #endif
