@@ -58,16 +58,17 @@ struct Place {
   }
 };
 
-// Blocks lie behind one another, so the stream goes on where a block ends. A prefetch cannot fault.
-constexpr size_t kGroupsAhead = 4;
+// Blocks lie behind one another, so the stream goes on where a block ends. Fetched into the second
+// cache: it waits for more lines at a time than the first. A prefetch cannot fault.
+constexpr size_t kGroupsAhead = 8;
 
 void PrefetchAhead(const Place& place) {
   const auto codes = reinterpret_cast<uintptr_t>(place.codes) + kGroupsAhead * kGroupBytes;
   for (size_t i = 0; i < kGroupBytes; i += kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + i), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + i), _MM_HINT_T1);
   }
   const auto scales = reinterpret_cast<uintptr_t>(place.scales) + kGroupsAhead * kScaleBytes;
-  _mm_prefetch(reinterpret_cast<const char*>(scales), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(scales), _MM_HINT_T1);
 }
 
 // Sums of a block's rows to those that the range has.
@@ -134,7 +135,7 @@ void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatM
 // ---- Many tokens ----
 
 constexpr size_t kPanelBlocks = 2;  // that use widened activations before they are overwritten
-constexpr size_t kTokenBatch = 32;
+constexpr size_t kTokenBatch = 64;
 constexpr size_t kTokensTogether = 4;  // eight sums in registers
 constexpr size_t kPairs = 2 * kTiles;  // of columns in a group
 
