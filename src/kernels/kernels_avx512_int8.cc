@@ -305,12 +305,12 @@ void TransposeScales(const uint8_t* const* rows, size_t group, __mmask8 there, _
 }  // namespace
 
 WideTile MakeWideTile(const PlainWeights& weights, size_t row, size_t row_end) {
-  const size_t codes_per_byte = weights.format == WeightFormat::kSmoeQ4 ? 2 : 4;
+  const int codes_shift = weights.format == WeightFormat::kSmoeQ4 ? 1 : 2;  // 2 or 4 in a byte
   WideTile tile;
   tile.row_count = Min(kWideRows, row_end - row);
   for (size_t i = 0; i < kWideRows; ++i) {
     tile.row[i] = row + Min(i, tile.row_count - 1);
-    tile.codes[i] = weights.data + tile.row[i] * weights.cols / codes_per_byte;
+    tile.codes[i] = weights.data + (tile.row[i] * weights.cols >> codes_shift);
   }
   return tile;
 }
