@@ -183,7 +183,7 @@ TEST_P(Nvfp4, GivesTheScalarBitsForAllSizesAndRowRanges) {
 }
 
 TEST_P(Nvfp4, GivesTheScalarBitsForAnyNumberOfTokens) {
-  for (const size_t tokens : {3u, 4u, 6u, 7u, 15u, 16u, 17u, 33u}) {
+  for (const size_t tokens : {3u, 4u, 6u, 7u, 15u, 16u, 17u, 33u, 64u, 65u}) {
     ExpectScalarBits(75, 80, tokens, 0, 75, Content::kPlain);
   }
   // More rows than a block of sums holds, for one token and for a batch.
