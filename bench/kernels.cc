@@ -1,11 +1,12 @@
 // How near do the matrix kernels come to what the cores read from memory?
 //
-// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N]
-// [--tokens N] [--format NAME]: for each weight format and each table that runs here, GB/s of
-// weights over a set of matrices larger than the caches (as experts are), beside the rate of a
-// plain read of the same memory in the same minute. Tables take turns within a round, so that what
-// disturbs one disturbs all; the best round counts. With several threads each has its own rows of
-// every matrix. Prints a checksum of each table's outputs; they are equal.
+// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N] [--tokens N]
+// [--format NAME] [--json]: for each weight format and each table that runs here, GB/s of weights
+// over a set of matrices larger than the caches (as experts are), or over one of them (--cached),
+// their share of a plain read of the same memory, and GFLOP/s, two to a multiplication. Tables and
+// the plain read take turns within a round, so that what disturbs one disturbs all; the best round
+// counts. With several threads each has its own rows of every matrix. Ends with a checksum of each
+// table's outputs; they are equal. --json: a line of JSON for each figure instead.
 #include "kernels/kernels.h"
 
 #include <fmt/core.h>
@@ -41,6 +42,7 @@ struct Setup {
   uint32_t threads = 1;
   std::vector<size_t> tokens = {1, 2, 16, 64};
   std::string_view format = {};  // all of them
+  bool is_json = false;
 };
 
 // Aligned as the engine's buffers are: loads that cross a cache line would count twice.
@@ -101,20 +103,17 @@ void ReadLines(const uint8_t* from, size_t lines, uint64_t* sum) {
   }
 }
 
-double ReadGigabytesPerSecond(const Memory& memory, const Setup& setup) {
-  const size_t lines = memory.weights.size() / 64 / setup.threads;
-  double best = 1e30;
-  std::vector<uint64_t> sums(setup.threads);
-  for (int round = 0; round < setup.rounds; ++round) {
-    const double seconds = Seconds(setup.threads, [&](uint32_t thread) {
-      uint64_t sum = 0;
-      ReadLines(memory.weights.data() + thread * lines * 64, lines, &sum);
-      sums[thread] = sum;
-    });
-    best = std::min(best, seconds);
-  }
+// The first `bytes` of the weights, each thread its part of them.
+double ReadSeconds(const Memory& memory, size_t bytes, uint32_t threads) {
+  const size_t lines = bytes / 64 / threads;
+  std::vector<uint64_t> sums(threads);
+  const double seconds = Seconds(threads, [&](uint32_t thread) {
+    uint64_t sum = 0;
+    ReadLines(memory.weights.data() + thread * lines * 64, lines, &sum);
+    sums[thread] = sum;
+  });
   if (sums[0] == 1) fmt::print("unlikely\n");  // the reads must not be optimised away
-  return static_cast<double>(lines * 64 * setup.threads) / best / 1e9;
+  return seconds;
 }
 
 size_t MatrixBytes(WeightFormat format, const Setup& setup) {
@@ -217,13 +216,41 @@ size_t MatrixCount(const Runner& runner, const Case& what, const Setup& setup, i
   return std::max<size_t>(1, setup.bytes_total / what.tokens / MatrixBytes(what.format, setup));
 }
 
+struct Figure {
+  double weight_rate;  // GB/s
+  double read_rate;
+  double flop_rate;  // GFLOP/s
+};
+
+void Print(const Case& what, const Setup& setup, const char* table, const Figure& figure) {
+  const char* arithmetic = what.is_int8 ? "int8" : "f32";
+  const double share = figure.weight_rate / figure.read_rate;
+  if (setup.is_json) {
+    fmt::print(
+        "{{\"format\":\"{}\",\"arithmetic\":\"{}\",\"tokens\":{},\"table\":\"{}\",\"threads\":{},"
+        "\"rows\":{},\"cols\":{},\"memory_bytes\":{},\"weight_gb_per_s\":{:.2f},"
+        "\"read_gb_per_s\":{:.2f},\"read_share\":{:.3f},\"gflop_per_s\":{:.1f}}}\n",
+        smoe::tensor::WeightFormatName(what.format), arithmetic, what.tokens, table, setup.threads,
+        setup.rows, setup.cols, setup.bytes_total, figure.weight_rate, figure.read_rate, share,
+        figure.flop_rate);
+    return;
+  }
+  fmt::print("{:6} {:4} {:6} {:10} {:9.2f} {:9.2f} {:5.0f} % {:9.1f}\n",
+             smoe::tensor::WeightFormatName(what.format), arithmetic, what.tokens, table,
+             figure.weight_rate, figure.read_rate, 100 * share, figure.flop_rate);
+}
+
 void Report(const Case& what, const Memory& memory, const Setup& setup,
             std::vector<Runner>* runners) {
   const size_t matrix_bytes = MatrixBytes(what.format, setup);
+  const size_t bytes = matrix_bytes + ScaleBytes(what.format, setup);
+  const size_t read_bytes =
+      std::min(std::max(setup.bytes_total, matrix_bytes), memory.weights.size());
   Inputs in(what, setup);
   std::vector<double> best(runners->size(), 1e30);
-  const double read = ReadGigabytesPerSecond(memory, setup);
+  double best_read = 1e30;
   for (int round = 0; round < setup.rounds; ++round) {
+    best_read = std::min(best_read, ReadSeconds(memory, read_bytes, setup.threads));
     for (size_t i = 0; i < runners->size(); ++i) {
       const size_t count = MatrixCount((*runners)[i], what, setup, round);
       if (count == 0) continue;
@@ -241,38 +268,52 @@ void Report(const Case& what, const Memory& memory, const Setup& setup,
       Multiply(*runner.table, what, memory, setup, 0, thread, &in);
     }
     runner.checksum ^= smoe::Checksum(std::as_const(in.out.memory).bytes());
-    const double rate =
-        static_cast<double>(matrix_bytes + ScaleBytes(what.format, setup)) / best[i] / 1e9;
-    fmt::print(
-        "  {:5} {:4} {:2} tokens {:10} {:7.2f} GB/s of weights, {:3.0f} % of a read, {:6.1f} "
-        "Gmul/s\n",
-        smoe::tensor::WeightFormatName(what.format), what.is_int8 ? "int8" : "f32", what.tokens,
-        runner.table->name, rate, 100 * rate / read,
-        static_cast<double>(what.tokens * setup.rows * setup.cols) / best[i] / 1e9);
+    const double flops = 2.0 * static_cast<double>(what.tokens * setup.rows * setup.cols);
+    Print(what, setup, runner.table->name,
+          {.weight_rate = static_cast<double>(bytes) / best[i] / 1e9,
+           .read_rate = static_cast<double>(read_bytes) / best_read / 1e9,
+           .flop_rate = flops / best[i] / 1e9});
   }
+}
+
+// Returns false for what it does not know.
+bool ParseOptions(int argc, char** argv, Setup* setup) {
+  for (int i = 1; i < argc; ++i) {  // these first, so that the others can change what they set
+    const std::string_view option = argv[i];
+    if (option == "--tiny") setup->bytes_total = 1, setup->rounds = 1, setup->rows = 64;
+    if (option == "--cached") setup->bytes_total = 1, setup->rounds = 300;
+  }
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    const auto number = [&](int least, int most) {
+      return std::clamp(i + 1 < argc ? std::atoi(argv[++i]) : 0, least, most);
+    };
+    if (option == "--tiny" || option == "--cached") continue;
+    if (option == "--json") {
+      setup->is_json = true;
+    } else if (option == "--threads") {
+      setup->threads = static_cast<uint32_t>(number(1, 64));
+    } else if (option == "--cols") {
+      setup->cols = static_cast<uint32_t>(number(64, 256 * 64)) / 64 * 64;
+    } else if (option == "--tokens") {
+      setup->tokens = {static_cast<size_t>(number(1, 1024))};
+    } else if (option == "--rounds") {
+      setup->rounds = number(1, 1000000);
+    } else if (option == "--format" && i + 1 < argc) {
+      setup->format = argv[++i];
+    } else {
+      fmt::print(stderr, "smoe_bench_kernels: unknown option {}\n", option);
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Setup setup;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view option = argv[i];
-    const bool has_value = i + 1 < argc;
-    if (option == "--tiny") setup = {.bytes_total = 1, .rounds = 1, .rows = 64};
-    if (option == "--cached") setup = {.bytes_total = 1, .rounds = 300};
-    if (option == "--threads" && has_value) {
-      setup.threads = static_cast<uint32_t>(std::clamp(std::atoi(argv[++i]), 1, 64));
-    }
-    if (option == "--cols" && has_value) {
-      setup.cols = static_cast<uint32_t>(std::clamp(std::atoi(argv[++i]) / 64, 1, 256)) * 64;
-    }
-    if (option == "--tokens" && has_value) {
-      setup.tokens = {static_cast<size_t>(std::clamp(std::atoi(argv[++i]), 1, 1024))};
-    }
-    if (option == "--format" && has_value) setup.format = argv[++i];
-    if (option == "--rounds" && has_value) setup.rounds = std::max(std::atoi(argv[++i]), 1);
-  }
+  if (!ParseOptions(argc, argv, &setup)) return 2;
   Memory memory = {
       .weights =
           Buffer<uint8_t>(std::max(setup.bytes_total, MatrixBytes(WeightFormat::kF32, setup))),
@@ -292,14 +333,17 @@ int main(int argc, char** argv) {
         smoe::tensor::F16FromF32(0.01f + static_cast<float>(i % 97) / 97) & 0xfffeu);
     std::memcpy(memory.scales.data() + i, &scale, 2);
   }
-  fmt::print("matrices {}x{}, group {}, {} threads, {} MiB, plain read {:.1f} GB/s\n", setup.rows,
-             setup.cols, kGroup, setup.threads, memory.weights.size() >> 20,
-             ReadGigabytesPerSecond(memory, setup));
+  if (!setup.is_json) {
+    fmt::print("matrices {}x{}, group {}, {} threads, {} MiB\n", setup.rows, setup.cols, kGroup,
+               setup.threads, memory.weights.size() >> 20);
+    fmt::print("{:6} {:4} {:>6} {:10} {:>9} {:>9} {:>7} {:>9}\n", "format", "", "tokens", "table",
+               "GB/s", "read GB/s", "share", "GFLOP/s");
+  }
   std::vector<Runner> runners;
   for (const smoe::kernels::KernelTable* table : smoe::kernels::AllKernels()) {
     if (table->runs_here()) {
       runners.push_back({.table = table});
-    } else {
+    } else if (!setup.is_json) {
       fmt::print("{}: not on this CPU\n", table->name);
     }
   }
@@ -317,7 +361,8 @@ int main(int argc, char** argv) {
     }
   }
   for (const Runner& runner : runners) {
-    fmt::print("  {:10} checksum {:016x}\n", runner.table->name, runner.checksum);
+    if (setup.is_json) break;
+    fmt::print("{:10} checksum {:016x}\n", runner.table->name, runner.checksum);
   }
   return 0;
 }

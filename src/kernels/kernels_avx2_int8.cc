@@ -4,6 +4,9 @@
 #include "kernels/int8_rows_256.h"
 
 #if defined(__x86_64__)
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "compiled without the instructions that its table asks the CPU for"
+#endif
 #include <immintrin.h>
 
 namespace smoe::kernels {

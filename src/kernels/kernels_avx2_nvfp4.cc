@@ -2,6 +2,9 @@
 #include "kernels/int8_nvfp4_256.h"
 
 #if defined(__x86_64__)
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "compiled without the instructions that its table asks the CPU for"
+#endif
 namespace smoe::kernels {
 
 namespace {

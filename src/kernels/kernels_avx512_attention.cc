@@ -3,6 +3,10 @@
 #include "kernels/avx512.h"
 
 #if defined(__x86_64__)
+#if !defined(__AVX512BW__) || !defined(__AVX512DQ__) || !defined(__AVX512VL__) || \
+    !defined(__AVX512VNNI__) || !defined(__F16C__)
+#error "compiled without the instructions that its table asks the CPU for"
+#endif
 #include <immintrin.h>
 
 namespace smoe::kernels {

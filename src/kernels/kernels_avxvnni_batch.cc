@@ -2,8 +2,8 @@
 #include "kernels/int8_batch_256.h"
 
 #if defined(__x86_64__)
-#if !defined(__AVXVNNI__) || !defined(__AVX2__)
-#error "kernels_avxvnni_batch.cc is compiled without the instructions of its table"
+#if !defined(__AVXVNNI__) || !defined(__FMA__) || !defined(__F16C__)
+#error "compiled without the instructions that its table asks the CPU for"
 #endif
 
 namespace smoe::kernels {
