@@ -3,6 +3,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace smoe::kernels {
@@ -42,6 +45,30 @@ bool CpuRunsAvx512Vnni() {
   return CpuRunsAvx2() && __builtin_cpu_supports("avx512f") != 0 &&
          __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
          __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
+bool CpuRunsNeon() {
+#if defined(__aarch64__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+bool CpuRunsNeonDot() {
+#if defined(__aarch64__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
+}
+
+bool CpuRunsNeonI8mm() {
+#if defined(__aarch64__)
+  return CpuRunsNeonDot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #else
   return false;
 #endif

@@ -14,6 +14,10 @@ constexpr const KernelTable* kTables[] = {
     &kAvx512Kernels,
     &kAvxVnniKernels,
     &kAvx2Kernels,
+#elif defined(__aarch64__)
+    &kNeonI8mmKernels,
+    &kNeonDotKernels,
+    &kNeonKernels,
 #endif
     &kScalarKernels,
 };

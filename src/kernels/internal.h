@@ -67,6 +67,9 @@ void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t cou
 bool CpuRunsAvx2();        // AVX2, FMA and F16C
 bool CpuRunsAvxVnni();     // AVX-VNNI, and what CpuRunsAvx2 asks for
 bool CpuRunsAvx512Vnni();  // AVX-512 F, BW, DQ, VL and VNNI, and what CpuRunsAvx2 asks for
+bool CpuRunsNeon();        // any 64-bit ARM
+bool CpuRunsNeonDot();     // SDOT
+bool CpuRunsNeonI8mm();    // SMMLA, and SDOT
 
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);

@@ -175,7 +175,10 @@ struct KernelTable {
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvxVnniKernels;
-extern const KernelTable kAvx512Kernels;  // "avx512vnni": F, BW, DQ, VL and VNNI
+extern const KernelTable kAvx512Kernels;    // "avx512vnni": F, BW, DQ, VL and VNNI
+extern const KernelTable kNeonKernels;      // "neon": every 64-bit ARM; integers are scalar
+extern const KernelTable kNeonDotKernels;   // "neondot": dot products of bytes
+extern const KernelTable kNeonI8mmKernels;  // "neoni8mm": and products of 8-bit matrices
 
 // Best first. Tests walk this list; a table that does not run here is skipped aloud.
 std::span<const KernelTable* const> AllKernels();
