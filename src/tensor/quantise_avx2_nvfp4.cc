@@ -2,9 +2,10 @@
 //
 // Block scales are searched eight at a time, one to a lane, so that nothing is added across lanes;
 // the ninth, amax's own, is measured with its weights in lanes.
-#include <immintrin.h>
-
 #include "tensor/nvfp4_kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
 
 namespace smoe::tensor {
 namespace {
@@ -186,3 +187,4 @@ void Quantise(const float* weights, uint64_t block_count, float scale2, bool sea
 const Nvfp4Kernels kNvfp4Avx2 = {"avx2", Quantise};
 
 }  // namespace smoe::tensor
+#endif
