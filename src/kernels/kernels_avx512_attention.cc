@@ -39,16 +39,8 @@ struct Avx512 {
   static __m512 Min(__m512 a, __m512 b) { return _mm512_min_ps(a, b); }
   static __m512 Max(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 
-  // x * 2^n in two factors, both normal; only the second multiplication can round.
-  static __m512 TimesPowerOfTwo(__m512 x, __m512 n) {
-    const __m512i exponent = _mm512_cvtps_epi32(n);
-    const __m512i half = _mm512_srai_epi32(exponent, 1);
-    const __m512i bias = _mm512_set1_epi32(127);
-    const __m512i first = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    const __m512i second =
-        _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-    return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
-  }
+  // Rounded once, where the result is subnormal: as two factors do of which the first is exact.
+  static __m512 TimesPowerOfTwo(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 
   static __m256 HighHalf(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 
