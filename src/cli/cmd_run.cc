@@ -84,13 +84,15 @@ class AnswerWriter {
   std::string text_;
 };
 
-Json AnswerJson(const Options& options, const Answer& answer, const AnswerWriter& writer,
-                const engine::EngineStats& before, const engine::EngineStats& after) {
+Json AnswerJson(const Options& options, const engine::Engine& engine, const Answer& answer,
+                const AnswerWriter& writer, const engine::EngineStats& before,
+                const engine::EngineStats& after) {
   Json json;
   json.Set("text", writer.text())
       .Set("ids", Json::ListOf(answer.tokens))
       .Set("finish_reason", engine::FinishReasonName(answer.reason))
       .Set("arithmetic", options.model.arithmetic)
+      .Set("kv", kernels::KvKindName(engine.kv_kind()))
       .Set("lossy", false)
       .Set("stats", StatsJson(before, after, answer));
   return json;
@@ -117,11 +119,12 @@ Result<ExitCode> Run(const Options& options, Console& console) {
   SMOE_TRY(writer.Finish());
   const engine::EngineStats after = engine->stats();
   if (options.json) {
-    console.Print("{}\n", AnswerJson(options, answer, writer, before, after).Dump(2));
+    console.Print("{}\n", AnswerJson(options, *engine, answer, writer, before, after).Dump(2));
   }
   if (options.stats) {
-    console.Note("{}numbers   {}, no lossy shortcut\n", StatsText(before, after, answer),
-                 options.model.arithmetic);
+    console.Note("{}numbers   {}, keys and values {}, no lossy shortcut\n",
+                 StatsText(before, after, answer), options.model.arithmetic,
+                 kernels::KvKindName(engine->kv_kind()));
   }
   return answer.reason == engine::FinishReason::kCancelled ? ExitCode::kInterrupted : ExitCode::kOk;
 }

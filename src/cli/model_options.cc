@@ -43,7 +43,7 @@ void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
 
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
   DefineFileOptions(arguments, options);
-  arguments.Group("Engine (no option changes a result, except --arithmetic)");
+  arguments.Group("Engine (no option changes a result, except --arithmetic and --kv)");
   arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
                    "Memory for experts, as 4GiB (default: what fits)");
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
@@ -57,6 +57,8 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
                    "Room for tokens (default: the model's, or what fits)");
   arguments.Choice("--arithmetic", &options->arithmetic, {"int8", "f32"},
                    "int8: activations quantised; f32: the reference");
+  arguments.Choice("--kv", &options->kv, {"auto", "f32", "f16"},
+                   "How keys and values are kept; auto: f16, and f32 with f32 arithmetic");
   arguments.Group("");
 }
 
@@ -102,6 +104,8 @@ Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
   engine_options.io = BackendNamed(options.io);
   engine_options.arithmetic =
       options.arithmetic == "f32" ? experts::Arithmetic::kF32 : experts::Arithmetic::kInt8;
+  if (options.kv == "f32") engine_options.kv = kernels::KvKind::kF32;
+  if (options.kv == "f16") engine_options.kv = kernels::KvKind::kF16;
   if (const char* isa = std::getenv("SMOE_ISA")) engine_options.isa = isa;
   engine_options.evaluate = evaluate;
   SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));

@@ -25,6 +25,7 @@ struct ModelOptions {
   uint32_t chunk_tokens = 0;
   uint64_t context_tokens = 0;
   std::string arithmetic = "int8";
+  std::string kv = "auto";
   bool buffered = false;
   bool verbose = false;
 };
@@ -34,7 +35,7 @@ void DefineModel(Arguments& arguments, ModelOptions* options);
 void DefineOptionalModel(Arguments& arguments, ModelOptions* options);
 // --trunk, --config, --tokenizer, --verbose.
 void DefineFileOptions(Arguments& arguments, ModelOptions* options);
-// Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, ...
+// Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, --kv, ...
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
 
 // The vault of tiny-moe that was built and installed with the program.

@@ -65,6 +65,7 @@ class EngineImpl final : public Engine {
   const checkpoint::ModelConfig& config() const override { return parts_.model->config(); }
   const std::vector<std::string>& choices() const override { return parts_.choices; }
   size_t context_tokens() const override { return parts_.context_tokens; }
+  kernels::KvKind kv_kind() const override { return parts_.kv->shape().kind; }
   EngineStats stats() const override;
 
  private:

@@ -17,6 +17,7 @@
 #include "engine/sampler.h"
 #include "experts/backend.h"
 #include "io/read_queue.h"
+#include "kernels/kernels.h"
 #include "model/model.h"
 #include "store/model_files.h"
 
@@ -33,6 +34,8 @@ struct EngineOptions {
   std::optional<uint32_t> cache_experts;  // --cache-experts N; both: kInvalid
   io::ReadBackend io = io::ReadBackend::kAuto;
   experts::Arithmetic arithmetic = experts::Arithmetic::kInt8;
+  // --kv; absent: f16 with int8 arithmetic, f32 with f32. See docs/quality.md.
+  std::optional<kernels::KvKind> kv;
   std::string isa;        // SMOE_ISA; empty: the best
   bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.
@@ -101,6 +104,7 @@ class Engine {
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual const std::vector<std::string>& choices() const = 0;  // what Open decided, and why
   virtual size_t context_tokens() const = 0;
+  virtual kernels::KvKind kv_kind() const = 0;
   virtual EngineStats stats() const = 0;
 
  protected:

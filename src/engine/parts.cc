@@ -30,11 +30,27 @@ experts::LocalBackendOptions BackendOptions(const Parts& parts, const EngineOpti
           .top_k = parts.files.config.num_experts_per_tok};
 }
 
+kernels::KvKind ChooseKvKind(const EngineOptions& options) {
+  if (options.kv) return *options.kv;
+  return options.arithmetic == experts::Arithmetic::kF32 ? kernels::KvKind::kF32
+                                                         : kernels::KvKind::kF16;
+}
+
+// A token of context: its keys and values, and its share of the results of an attention part.
+uint64_t ContextTokenBytes(const checkpoint::ModelConfig& config, kernels::KvKind kind) {
+  const uint64_t part_bytes = config.num_attention_heads *
+                              (config.head_dim * sizeof(float) + sizeof(kernels::AttentionState));
+  return model::KvBytesPerToken({.layer_count = config.num_hidden_layers,
+                                 .kv_width = config.num_key_value_heads * config.head_dim,
+                                 .kind = kind}) +
+         CeilDiv(part_bytes, kernels::kAttentionPart);
+}
+
 // Activations of a step: per row the experts' outputs and a few vectors of each width, and what
 // the experts of one round take.
 uint64_t ScratchBytes(const Parts& parts, const EngineOptions& options) {
   constexpr uint64_t kHiddenVectors = 7;
-  constexpr uint64_t kHeadVectors = 4;
+  constexpr uint64_t kHeadVectors = 5;
   constexpr uint64_t kWideVectors = 3;         // gate, up and codes of a feed-forward network
   constexpr uint64_t kRoundHiddenVectors = 2;  // a row's copy and its codes
   const checkpoint::ModelConfig& config = parts.files.config;
@@ -60,8 +76,7 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   BudgetDemand demand;
   demand.trunk_bytes = TrunkBytes(parts.files);
   demand.scratch_bytes = ScratchBytes(parts, options);
-  demand.kv_bytes_per_token = model::KvBytesPerToken(
-      {config.num_hidden_layers, config.num_key_value_heads * config.head_dim});
+  demand.kv_bytes_per_token = ContextTokenBytes(config, ChooseKvKind(options));
   demand.slot_bytes = parts.files.experts->slot_bytes();
   demand.expert_count = parts.files.experts->expert_count();
   demand.top_k = config.num_experts_per_tok;
@@ -91,6 +106,12 @@ size_t KvRoom(const Parts& parts, const Budget& budget) {
   return budget.context_tokens + (parts.batch_max - 1) * model::kKvPageTokens;
 }
 
+// All sequences at once, each with a last part that is not full.
+size_t PartRoom(const Parts& parts, const Budget& budget) {
+  return static_cast<size_t>(CeilDiv(budget.context_tokens, kernels::kAttentionPart)) +
+         parts.batch_max;
+}
+
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
@@ -100,9 +121,11 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
   SMOE_TRY_ASSIGN(parts->model,
                   model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
                                      {.row_count_max = parts->limits.row_count_max,
-                                      .logit_row_max = parts->logit_row_max}));
-  SMOE_TRY_ASSIGN(parts->kv,
-                  model::KvCache::Create(parts->model->kv_shape(), KvRoom(*parts, budget)));
+                                      .logit_row_max = parts->logit_row_max,
+                                      .attention_part_max = PartRoom(*parts, budget)}));
+  model::KvShape shape = parts->model->kv_shape();
+  shape.kind = ChooseKvKind(options);
+  SMOE_TRY_ASSIGN(parts->kv, model::KvCache::Create(shape, KvRoom(*parts, budget)));
   parts->context_tokens = budget.context_tokens;
   return Ok();
 }
@@ -126,6 +149,9 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   parts.choices = parts.files.decisions;
   parts.choices.push_back(fmt::format("kernels: {}, {} threads, arithmetic {}", parts.kernels->name,
                                       threads, experts::ArithmeticName(options.arithmetic)));
+  parts.choices.push_back(fmt::format("keys and values: {} ({})",
+                                      kernels::KvKindName(ChooseKvKind(options)),
+                                      options.kv ? "as asked" : "by the arithmetic"));
   SMOE_TRY(OpenQueue(options, &parts));
   SMOE_TRY_ASSIGN(const Budget budget, PlanMemory(parts, options));
   parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());

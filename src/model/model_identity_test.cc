@@ -131,6 +131,51 @@ TEST_P(Identity, ATruncatedCacheGoesOnAsIfTheRestHadNeverBeen) {
   EXPECT_TRUE(SameBits(warm, std::span(cold).last(vocab)));
 }
 
+// More keys than two parts of attention: decode and short chunks are cut into parts over all
+// threads, long chunks are not, and a model without room for parts never is.
+TEST(LongContext, LogitsDoNotDependOnHowAttentionIsCut) {
+  const std::string folder = SharedPath("checkpoints/qwen3_moe");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no reference data: " << folder;
+  for (const kernels::KvKind kind : {kernels::KvKind::kF32, kernels::KvKind::kF16}) {
+    const auto load = [&](size_t threads, const kernels::KernelTable& table, size_t part_max) {
+      store::ModelFiles files = OpenFolder(folder);
+      if (kind == kernels::KvKind::kF16) {  // and with a window in every second layer
+        files.config.sliding_window = 300;
+        for (uint32_t layer = 0; layer < files.config.num_hidden_layers; ++layer) {
+          files.config.layer_is_sliding.push_back(layer % 2 == 1);
+        }
+      }
+      TestModel made = std::move(*LoadTestModel(std::move(files), threads, table));
+      auto model =
+          Model::Load(*made.files, *made.pool, table, *made.backend,
+                      {.row_count_max = 512, .logit_row_max = 512, .attention_part_max = part_max});
+      EXPECT_TRUE(model.has_value());
+      made.model = std::move(*model);
+      KvShape shape = made.model->kv_shape();
+      shape.kind = kind;
+      auto kv = KvCache::Create(shape, 1024);
+      EXPECT_TRUE(kv.has_value());
+      made.kv = std::move(*kv);
+      return made;
+    };
+    TestModel scalar = load(1, kernels::kScalarKernels, 0);
+    const std::vector<uint32_t> prompt =
+        Prompt(2 * kernels::kAttentionPart + 40, scalar.model->config().vocab_size, 17);
+    const std::vector<float> expected = RunPrompt(scalar, prompt, 512);
+    const kernels::KernelTable& best = **kernels::ChooseKernels(nullptr);
+    TestModel narrow = load(1, best, 0);
+    EXPECT_TRUE(SameBits(RunPrompt(narrow, prompt, 300), expected));
+    TestModel wide = load(3, best, 256);
+    for (const size_t chunk : {size_t{1}, size_t{7}, size_t{64}, size_t{512}}) {
+      EXPECT_TRUE(SameBits(RunPrompt(wide, prompt, chunk), expected)) << "chunk " << chunk;
+    }
+    const std::vector<uint32_t> other = Prompt(90, scalar.model->config().vocab_size, 18);
+    const auto together = RunBatch(wide, {prompt, other, prompt}, {100, 1, 33});
+    EXPECT_TRUE(SameBits(together[0], expected));
+    EXPECT_TRUE(SameBits(together[2], expected));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, Identity,
                          ::testing::Values("qwen3_moe", "qwen3_moe_odd", "qwen2_moe", "olmoe",
                                            "mixtral", "deepseek_v1"),
