@@ -153,7 +153,7 @@ TEST(LongContext, LogitsDoNotDependOnHowAttentionIsCut) {
       made.model = std::move(*model);
       KvShape shape = made.model->kv_shape();
       shape.kind = kind;
-      auto kv = KvCache::Create(shape, 1024);
+      auto kv = KvCache::Create(shape, 2048);
       EXPECT_TRUE(kv.has_value());
       made.kv = std::move(*kv);
       return made;
