@@ -29,7 +29,7 @@ struct Avx512 {
   }
   static void Store(float* at, __m512 x) { _mm512_storeu_ps(at, x); }
   static void Prefetch(const uint8_t* at) {
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
   }
   static __m512 Fma(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
   static __m512 Add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
