@@ -1,9 +1,6 @@
 #include "checkpoint/linear_weight.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <vector>
 
 #include "tensor/dtype.h"
 #include "tensor/weights.h"
@@ -24,7 +21,6 @@ constexpr std::string_view kGlobalScale = "weight_global_scale";
 constexpr std::string_view kActivationScales[] = {"input_scale", "input_global_scale", "k_scale",
                                                   "v_scale"};
 constexpr uint64_t kGroup = tensor::kNvfp4Group;
-constexpr uint64_t kScalesAtOnce = uint64_t{64} << 10;
 
 std::string_view LastComponent(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -43,7 +39,11 @@ class Finder {
     }
     if (packed.info != nullptr) return FindNvfp4(packed, kGlobalScale, kScale2);
     if (weight.info == nullptr) return Corrupt("tensor {}: missing", NameOf(kWeight));
-    if (weight.info->dtype == DType::kU8) return FindNvfp4(weight, kScale2, kGlobalScale);
+    if (weight.info->dtype == DType::kI8) return FindInt8(weight);
+    if (weight.info->dtype == DType::kU8) {
+      if (Get(kQ4ScaleName).info != nullptr) return FindQ4(weight);
+      return FindNvfp4(weight, kScale2, kGlobalScale);
+    }
     if (weight.info->dtype == DType::kF8E4M3) return FindFp8(weight);
     LinearWeight found;
     found.codes = weight;
@@ -115,6 +115,51 @@ class Finder {
                    tensor::DTypeName(one.dtype), tensor::ShapeText(one.shape));
   }
 
+  // Types and shapes of the scales of our own formats.
+  Status CheckScaleTable(const LinearWeight& found, DType dtype) const {
+    const TensorInfo& scales = *found.scales.info;
+    const Shape wanted = {found.shape[0], CeilDiv(found.shape[1], found.block_cols)};
+    if (scales.dtype == dtype && scales.shape == wanted) return Ok();
+    return Corrupt("tensor {}: {} {}, expected {} {}, one for {} columns of {}", *found.scales.name,
+                   tensor::DTypeName(scales.dtype), tensor::ShapeText(scales.shape),
+                   tensor::DTypeName(dtype), tensor::ShapeText(wanted), found.block_cols,
+                   *found.codes.name);
+  }
+
+  Result<LinearWeight> FindInt8(const NamedTensor& codes) const {
+    LinearWeight found;
+    found.kind = LinearKind::kInt8;
+    found.codes = codes;
+    found.scales = Get(kInt8ScaleName);
+    found.shape = codes.info->shape;
+    found.block_cols = tensor::kInt8Group;
+    if (found.scales.info == nullptr) {
+      return Unsupported(
+          "tensor {}: elements of type I8 and no {} beside it, expected floats, F8_E4M3, NVFP4, or "
+          "int8 with these scales",
+          *codes.name, NameOf(kInt8ScaleName));
+    }
+    SMOE_TRY(CheckMatrix(codes));
+    SMOE_TRY(CheckScaleTable(found, DType::kF32));
+    return found;
+  }
+
+  Result<LinearWeight> FindQ4(const NamedTensor& codes) const {
+    LinearWeight found;
+    found.kind = LinearKind::kQ4;
+    found.codes = codes;
+    found.scales = Get(kQ4ScaleName);
+    found.block_cols = kQ4Group;
+    SMOE_TRY(CheckMatrix(codes));
+    found.shape = {codes.info->shape[0], codes.info->shape[1] * 2};
+    if (found.shape[1] % kQ4Group != 0) {
+      return Corrupt("tensor {}: {} columns, expected a multiple of {}", *codes.name,
+                     found.shape[1], kQ4Group);
+    }
+    SMOE_TRY(CheckScaleTable(found, DType::kF16));
+    return found;
+  }
+
   Result<LinearWeight> FindFp8(const NamedTensor& codes) const {
     LinearWeight found;
     found.kind = LinearKind::kFp8;
@@ -154,138 +199,11 @@ class Finder {
   const ModelConfig& config_;
 };
 
-// The only element of a scale, made the factor that codes are multiplied by.
-Result<float> ReadGlobalScale(const TensorFiles& files, const LinearWeight& weight) {
-  float stored = 0;
-  SMOE_TRY(files.Read(*weight.global_scale.info, 0, std::as_writable_bytes(std::span(&stored, 1))));
-  const float scale = weight.global_is_inverse ? 1.0F / stored : stored;
-  if (std::isfinite(stored) && stored > 0 && std::isfinite(scale) && scale > 0) return scale;
-  return Corrupt("tensor {}: {}, expected a finite number above 0{}", *weight.global_scale.name,
-                 stored, weight.global_is_inverse ? " whose inverse is one too" : "");
-}
-
-std::array<float, 256> MakeE4M3Table() {
-  std::array<float, 256> table = {};
-  for (size_t i = 0; i < table.size(); ++i) {
-    table[i] = tensor::F32FromF8E4M3(static_cast<uint8_t>(i));
-  }
-  return table;
-}
-
-float F32FromE4M3(std::byte code) {
-  static const std::array<float, 256> table = MakeE4M3Table();
-  return table[std::to_integer<size_t>(code)];
-}
-
-// The rows to be read, and one scale for each block that they touch.
-struct Rows {
-  uint64_t first = 0;
-  uint64_t count = 0;
-  uint64_t cols = 0;
-  uint64_t first_block_row = 0;
-  uint64_t blocks_per_row = 0;
-  std::vector<float> scales;
-
-  const float* ScalesOf(const LinearWeight& weight, uint64_t row) const {
-    return scales.data() + ((first + row) / weight.block_rows - first_block_row) * blocks_per_row;
-  }
-};
-
-Status ReadScales(const TensorFiles& files, const LinearWeight& weight, Rows* rows) {
-  const TensorInfo& info = *weight.scales.info;
-  const uint64_t element_bytes = tensor::DTypeBytes(info.dtype);
-  const uint64_t first = rows->first_block_row * rows->blocks_per_row;
-  std::vector<std::byte> bytes(rows->scales.size() * element_bytes);
-  SMOE_TRY(files.Read(info, first * element_bytes, bytes));
-  if (info.dtype == DType::kF8E4M3) {
-    std::transform(bytes.begin(), bytes.end(), rows->scales.begin(), F32FromE4M3);
-  } else {
-    tensor::ToF32({info.dtype, {rows->scales.size()}, bytes}, 0, rows->scales);
-  }
-  for (size_t i = 0; i < rows->scales.size(); ++i) {
-    const float scale = rows->scales[i];
-    if (std::isfinite(scale) && scale >= 0) continue;
-    return Corrupt("tensor {}: element {} is {}, expected a finite scale that is not below 0",
-                   *weight.scales.name, first + i, scale);
-  }
-  return Ok();
-}
-
-void DecodeNvfp4(Bytes codes, const LinearWeight& weight, const Rows& rows, float global_scale,
-                 std::span<float> out) {
-  std::array<float, 16> values = {};
-  for (uint32_t code = 0; code < values.size(); ++code) values[code] = tensor::F32FromE2M1(code);
-  for (uint64_t row = 0; row < rows.count; ++row) {
-    const float* scales = rows.ScalesOf(weight, row);
-    const std::byte* in = codes.data() + row * (rows.cols / 2);
-    float* to = out.data() + row * rows.cols;
-    for (uint64_t col = 0; col < rows.cols; col += 2) {
-      const auto pair = std::to_integer<uint32_t>(in[col / 2]);
-      const float scale = scales[col / kGroup];
-      to[col] = values[pair & 0xf] * scale * global_scale;
-      to[col + 1] = values[pair >> 4] * scale * global_scale;
-    }
-  }
-}
-
-void DecodeFp8(Bytes codes, const LinearWeight& weight, const Rows& rows, std::span<float> out) {
-  for (uint64_t row = 0; row < rows.count; ++row) {
-    const float* scales = rows.ScalesOf(weight, row);
-    const std::byte* in = codes.data() + row * rows.cols;
-    float* to = out.data() + row * rows.cols;
-    for (uint64_t col = 0; col < rows.cols; ++col) {
-      to[col] = F32FromE4M3(in[col]) * scales[col / weight.block_cols];
-    }
-  }
-}
-
 }  // namespace
 
 Result<LinearWeight> FindLinear(const TensorFiles& files, std::string_view stem,
                                 const ModelConfig& config) {
   return Finder(files, stem, config).Find();
-}
-
-Status ReadLinearRows(const TensorFiles& files, const LinearWeight& weight, uint64_t first_row,
-                      std::span<float> out) {
-  SMOE_CHECK(weight.kind != LinearKind::kFloat);
-  if (out.empty()) return Ok();
-  Rows rows;
-  rows.first = first_row;
-  rows.cols = weight.shape[1];
-  rows.count = out.size() / rows.cols;
-  SMOE_CHECK(rows.count * rows.cols == out.size());
-  SMOE_CHECK(RangeFits(first_row, rows.count, weight.shape[0]));
-  rows.first_block_row = first_row / weight.block_rows;
-  rows.blocks_per_row = CeilDiv(rows.cols, weight.block_cols);
-  const uint64_t last_block_row = (first_row + rows.count - 1) / weight.block_rows;
-  rows.scales.resize((last_block_row - rows.first_block_row + 1) * rows.blocks_per_row);
-  SMOE_TRY(ReadScales(files, weight, &rows));
-  const uint64_t row_bytes = weight.codes.info->shape[1];
-  std::vector<std::byte> codes(rows.count * row_bytes);
-  SMOE_TRY(files.Read(*weight.codes.info, first_row * row_bytes, codes));
-  if (weight.kind == LinearKind::kFp8) {
-    DecodeFp8(codes, weight, rows, out);
-    return Ok();
-  }
-  SMOE_TRY_ASSIGN(const float global_scale, ReadGlobalScale(files, weight));
-  DecodeNvfp4(codes, weight, rows, global_scale, out);
-  return Ok();
-}
-
-Status CheckScales(const TensorFiles& files, const LinearWeight& weight) {
-  if (weight.kind == LinearKind::kFloat || weight.shape[0] == 0) return Ok();
-  Rows rows;
-  rows.blocks_per_row = CeilDiv(weight.shape[1], weight.block_cols);
-  const uint64_t end = CeilDiv(weight.shape[0], weight.block_rows);
-  const uint64_t step = kScalesAtOnce / std::max<uint64_t>(rows.blocks_per_row, 1) + 1;
-  for (; rows.first_block_row < end; rows.first_block_row += step) {
-    rows.scales.resize(std::min(step, end - rows.first_block_row) * rows.blocks_per_row);
-    SMOE_TRY(ReadScales(files, weight, &rows));
-  }
-  if (weight.kind != LinearKind::kNvfp4) return Ok();
-  SMOE_TRY(ReadGlobalScale(files, weight));
-  return Ok();
 }
 
 bool IsLinearName(std::string_view name, std::string_view* stem) {
@@ -298,20 +216,13 @@ bool IsLinearName(std::string_view name, std::string_view* stem) {
 bool IsQuantisationName(std::string_view name) {
   const std::string_view last = LastComponent(name);
   return last == kScale || last == kScaleInv || last == kScale2 || last == kGlobalScale ||
-         IsActivationScaleName(name);
+         last == kInt8ScaleName || last == kQ4ScaleName || IsActivationScaleName(name);
 }
 
 bool IsActivationScaleName(std::string_view name) {
   const std::string_view last = LastComponent(name);
   return std::find(std::begin(kActivationScales), std::end(kActivationScales), last) !=
          std::end(kActivationScales);
-}
-
-uint64_t LoadedBytes(std::string_view name, const TensorInfo& info) {
-  constexpr uint64_t kCodesPerByte = 2;
-  if (IsQuantisationName(name)) return 0;
-  if (info.dtype == DType::kU8) return info.size * kCodesPerByte * sizeof(float);
-  return info.dtype == DType::kF8E4M3 ? info.size * sizeof(float) : info.size;
 }
 
 }  // namespace smoe::checkpoint

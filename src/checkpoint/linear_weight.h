@@ -9,24 +9,31 @@
 //   FP8 E4M3                 weight                weight_scale_inv, or       -
 //                                                  weight_scale
 //   NVFP4, ModelOpt          weight U8             weight_scale F8_E4M3       weight_scale_2
-//   NVFP4, compressed-       weight_packed U8      weight_scale F8_E4M3       1 /
-//   weight_global_scale
-//     tensors
+//   NVFP4, compressed-       weight_packed U8      weight_scale F8_E4M3       1 / weight_global_
+//     tensors                                                                   scale
+//   int8, ours               weight I8             weight_int8_scale F32      -
+//   q4, ours                 weight U8             weight_q4_scale F16        -
 //
 // FP8:   weight = code * scale. Scales are floats: one for the matrix, one for each row, or one for
 //        each block of the config's weight_block_size; blocks at the edges are partial.
 // NVFP4: weight = (E2M1(code) * E4M3(scale)) * global scale, in f32 in this order. Codes are [rows]
 //        [cols / 2], the even column in the low nibble; scales [rows][cols / 16].
+// int8:  weight = code * scale, codes [rows][cols] from -127 to 127, scales [rows][cols / 64,
+// rounded
+//        up]: one for a row's 64 neighbouring columns.
+// q4:    weight = (code - 7.5) / 7.5 * scale, codes [rows][cols / 2], the even column in the low
+//        nibble; scales [rows][cols / 32]. cols is a multiple of 32.
 // Scales of activations and of a quantised KV cache (input_scale, k_scale, ...) do not change a
 // weight: they are passed over.
-// Source: docs/formats/records.md, "What the bytes mean"; ModelOpt 0.33 and compressed-tensors
-// 0.15.
+// Source: docs/formats/records.md, "What the bytes mean" and "A quantised trunk"; ModelOpt 0.33 and
+// compressed-tensors 0.15.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/model_config.h"
@@ -34,7 +41,12 @@
 
 namespace smoe::checkpoint {
 
-enum class LinearKind : uint8_t { kFloat, kFp8, kNvfp4 };
+enum class LinearKind : uint8_t { kFloat, kFp8, kNvfp4, kInt8, kQ4 };
+
+// Last components of the names of what goes with our own two formats.
+inline constexpr std::string_view kInt8ScaleName = "weight_int8_scale";
+inline constexpr std::string_view kQ4ScaleName = "weight_q4_scale";
+inline constexpr uint32_t kQ4Group = 32;  // columns of one row that share a scale
 
 // A tensor and its name, both borrowed from the TensorFiles.
 struct NamedTensor {
@@ -59,14 +71,22 @@ struct LinearWeight {
 Result<LinearWeight> FindLinear(const TensorFiles& files, std::string_view stem,
                                 const ModelConfig& config);
 
-// Rows [first_row, ...) of a weight that is kFp8 or kNvfp4, as many as `out` has, in f32.
-// Errors: kCorrupt by tensor and element for a scale that is NaN, infinite or negative, or a
-//         global scale that is 0; kIo.
-// Cost:   reads codes and scales of these rows; the working memory is that of the rows' codes.
+// Rows [first_row, ...) of a weight of any kind, as many as `out` has, in f32. A vector of kFloat
+// has one row. `staging` is grown to what the rows' codes take and can be used again.
+// Errors: kCorrupt by tensor and element for a scale that is NaN, infinite or negative, a global
+//         scale that is 0, a code that int8 does not have; kIo.
+// Cost:   reads codes and scales of these rows.
 Status ReadLinearRows(const TensorFiles& files, const LinearWeight& weight, uint64_t first_row,
-                      std::span<float> out);
+                      std::span<float> out, std::vector<std::byte>* staging);
 
-// What ReadLinearRows would refuse in any row. Cost: reads the scales, in pieces.
+// Codes and scales of rows [first_row, + row_count) of kInt8 or kQ4 as they lie in the file.
+// Shapes: codes  [rows][bytes of a row's codes]; scales of kInt8 f32 [rows][blocks]; of kQ4 f16
+// Errors: as ReadLinearRows.
+Status ReadLinearCodes(const TensorFiles& files, const LinearWeight& weight, uint64_t first_row,
+                       MutableBytes codes, MutableBytes scales);
+
+// What ReadLinearRows would refuse in any row.
+// Cost: reads the scales in pieces, and the codes of kInt8.
 Status CheckScales(const TensorFiles& files, const LinearWeight& weight);
 
 // Does a tensor of this name hold a matrix that FindLinear finds? "lm_head.weight" and
@@ -79,8 +99,5 @@ bool IsQuantisationName(std::string_view name);
 
 // Is it one of those that no weight depends on?
 bool IsActivationScaleName(std::string_view name);
-
-// Bytes that a trunk tensor takes once loaded: quantised weights become f32.
-uint64_t LoadedBytes(std::string_view name, const TensorInfo& info);
 
 }  // namespace smoe::checkpoint

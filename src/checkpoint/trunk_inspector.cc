@@ -16,6 +16,7 @@ namespace smoe::checkpoint {
 namespace {
 
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
+constexpr std::string_view kEmbeddingStem = "embed_tokens.";
 constexpr std::string_view kHead = "lm_head";
 
 // What every layer of a known family may have, below "layers.N.", without the last component
@@ -179,7 +180,7 @@ class TrunkInspector {
       NoteQuantised(name, info);
       return;
     }
-    if (name == facts_.prefix + std::string(kEmbedding)) return;
+    if (IsOfEmbedding(name)) return NoteQuantised(name, info);
     if (name == facts_.prefix + "norm.weight") return;
     if (IsOfHead(name)) {
       if (!IsQuantisationName(name)) heads_.push_back(name);
@@ -193,8 +194,20 @@ class TrunkInspector {
   void NoteQuantised(std::string_view name, const TensorInfo& info) {
     std::string_view stem;
     if (!IsLinearName(name, &stem)) return;
-    if (info.dtype == tensor::DType::kU8) nvfp4_.Add(info);
+    const bool is_q4 = trunk_.Find(fmt::format("{}.{}", stem, kQ4ScaleName)) != nullptr;
+    if (info.dtype == tensor::DType::kU8) (is_q4 ? q4_ : nvfp4_).Add(info);
     if (info.dtype == tensor::DType::kF8E4M3) fp8_.Add(info);
+    if (info.dtype == tensor::DType::kI8) int8_.Add(info);
+  }
+
+  // The embedding, or the scales of one that this program quantised.
+  bool IsOfEmbedding(std::string_view name) const {
+    if (!name.starts_with(facts_.prefix)) return false;
+    const std::string_view rest = name.substr(facts_.prefix.size());
+    if (rest == kEmbedding) return true;
+    if (!rest.starts_with(kEmbeddingStem)) return false;
+    const std::string_view last = rest.substr(kEmbeddingStem.size());
+    return last == kInt8ScaleName || last == kQ4ScaleName;
   }
 
   void NoteAttentionTensor(std::string_view rest) {
@@ -280,10 +293,14 @@ class TrunkInspector {
   }
 
   void NoteEncodings() {
-    if (nvfp4_.count + fp8_.count == 0) return;
-    facts_.decisions.push_back(
-        fmt::format("quantised trunk: {} matrices in NVFP4, {} in FP8, f32 once they are loaded",
-                    nvfp4_.count, fp8_.count));
+    std::string text;
+    for (const auto& [tally, name] : {std::pair{&nvfp4_, "NVFP4"}, std::pair{&fp8_, "FP8"},
+                                      std::pair{&int8_, "int8"}, std::pair{&q4_, "q4"}}) {
+      if (tally->count == 0) continue;
+      text += fmt::format("{}{}{} in {}", text.empty() ? "" : ", ", tally->count,
+                          text.empty() ? " matrices" : "", name);
+    }
+    if (!text.empty()) facts_.decisions.push_back("quantised trunk: " + text);
   }
 
   void NoteLeftOut() {
@@ -310,6 +327,8 @@ class TrunkInspector {
   TrunkFacts facts_;
   Tally nvfp4_;
   Tally fp8_;
+  Tally int8_;
+  Tally q4_;
   Tally mtp_;
   Tally towers_;
   std::set<uint32_t> layers_seen_;

@@ -11,6 +11,7 @@
 #include "cli/error_figures.h"
 #include "cli/model_options.h"
 #include "cli/token_ids.h"
+#include "cli/trunk_figures.h"
 #include "convert/expert_error.h"
 #include "engine/compare_logits.h"
 #include "io/file.h"
@@ -46,6 +47,7 @@ struct Options {
   std::string text;
   std::string tokens;
   uint32_t window = 512;
+  bool reference = false;
   bool json = false;
 };
 
@@ -53,6 +55,8 @@ struct Side {
   std::string path;
   std::string format;
   store::ModelSize size;
+  std::string arithmetic = {};
+  model::TrunkReport trunk = {};
 };
 
 struct Comparison {
@@ -154,8 +158,8 @@ Status CompareStores(const Options& options, const ModelOptions& options_a,
   SMOE_TRY(ReadTokens(options, a, b, comparison));
   SMOE_TRY_ASSIGN(const store::ModelSize size_a, store::MeasureSize(a));
   SMOE_TRY_ASSIGN(const store::ModelSize size_b, store::MeasureSize(b));
-  comparison->a = {a.path, a.experts->format_name(), size_a};
-  comparison->b = {b.path, b.experts->format_name(), size_b};
+  comparison->a = {a.path, a.experts->format_name(), size_a, options_a.arithmetic};
+  comparison->b = {b.path, b.experts->format_name(), size_b, options_b.arithmetic};
   ConvertProgress progress(console);
   SMOE_TRY_ASSIGN(
       comparison->layers,
@@ -165,19 +169,22 @@ Status CompareStores(const Options& options, const ModelOptions& options_a,
 
 Status CompareLogits(const Options& options, const ModelOptions& options_a,
                      const ModelOptions& options_b, Console& console, Comparison* comparison) {
-  const auto opener = [](const ModelOptions& model) {
-    return [&model]() -> Result<std::unique_ptr<engine::Engine>> {
+  const auto opener = [](const ModelOptions& model, Side* side) {
+    return [&model, side]() -> Result<std::unique_ptr<engine::Engine>> {
       SMOE_TRY_ASSIGN(store::ModelFiles files,
                       store::OpenModelFiles(model.model, FilesOptions(model)));
-      return OpenEngine(std::move(files), model, 1, true);
+      SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), model, 1, true));
+      side->trunk = engine->trunk_report();
+      return engine;
     };
   };
   ProgressBar progress(console, "logits");
-  SMOE_TRY_ASSIGN(comparison->logits,
-                  engine::CompareLogits(opener(options_a), opener(options_b), comparison->tokens,
-                                        options.window, [&](uint64_t done, uint64_t total) {
-                                          progress.UpdateCount(done, total, "positions");
-                                        }));
+  SMOE_TRY_ASSIGN(
+      comparison->logits,
+      engine::CompareLogits(opener(options_a, &comparison->a), opener(options_b, &comparison->b),
+                            comparison->tokens, options.window, [&](uint64_t done, uint64_t total) {
+                              progress.UpdateCount(done, total, "positions");
+                            }));
   return Ok();
 }
 
@@ -189,6 +196,8 @@ Json SideJson(const Side& side, const engine::TextScore& score) {
       .Set("expert_bytes", side.size.expert_bytes)
       .Set("experts", side.size.expert_count)
       .Set("token_bytes", side.size.token_bytes)
+      .Set("arithmetic", side.arithmetic)
+      .Set("trunk", TrunkJson(side.trunk))
       .Set("perplexity", score.perplexity())
       .Set("nats_per_token", score.nats_per_token());
   return json;
@@ -207,8 +216,7 @@ Json ToJson(const Comparison& comparison, const Options& options) {
   text.Set("source", comparison.text_source)
       .Set("tokens", uint64_t{comparison.tokens.size()})
       .Set("tokens_scored", logits.a.token_count)
-      .Set("window", options.window)
-      .Set("arithmetic", options.model.arithmetic);
+      .Set("window", options.window);
   Json json;
   json.Set("a", SideJson(comparison.a, logits.a))
       .Set("b", SideJson(comparison.b, logits.b))
@@ -229,6 +237,10 @@ void PrintChoice(const Comparison& comparison, Console& console) {
   row("on the drive", SizeText(a.size.drive_bytes), SizeText(b.size.drive_bytes));
   row("all experts", SizeText(a.size.expert_bytes), SizeText(b.size.expert_bytes));
   row("T, read per token", SizeText(a.size.token_bytes), SizeText(b.size.token_bytes));
+  row("arithmetic", a.arithmetic, b.arithmetic);
+  row("trunk", checkpoint::TrunkFormatsText(a.trunk.asked),
+      checkpoint::TrunkFormatsText(b.trunk.asked));
+  row("trunk in memory", SizeText(a.trunk.bytes), SizeText(b.trunk.bytes));
   row("perplexity", fmt::format("{:.4f}", comparison.logits.a.perplexity()),
       fmt::format("{:.4f}", comparison.logits.b.perplexity()));
 }
@@ -237,8 +249,7 @@ void Print(const Comparison& comparison, const Options& options, Console& consol
   const engine::LogitComparison& logits = comparison.logits;
   console.Print("A  {}\nB  {}\n\n", Printable(comparison.a.path), Printable(comparison.b.path));
   console.Print("{}", LayerErrorsText(comparison.layers));
-  console.Print("\nlogits: {} positions, windows of {}, {}\n", logits.position_count,
-                options.window, options.model.arithmetic);
+  console.Print("\nlogits: {} positions, windows of {}\n", logits.position_count, options.window);
   console.Print("text: {}\n", Printable(comparison.text_source));
   console.Print("KL(A||B)         mean {:.6g}, largest {:.6g} nats (position {})\n",
                 logits.kl_mean(), logits.kl_max, logits.kl_max_position);
@@ -253,7 +264,11 @@ Result<ExitCode> Compare(const Options& options, Console& console) {
     return Invalid("--text and --tokens: both given, expected one of them");
   }
   if (options.window < 2) return Invalid("--window: {}, expected at least 2", options.window);
-  const ModelOptions options_a = OptionsFor(options.model, options.model.model);
+  ModelOptions options_a = OptionsFor(options.model, options.model.model);
+  if (options.reference) {
+    options_a.arithmetic = "f32";
+    options_a.trunk_format = "source";
+  }
   const ModelOptions options_b = OptionsFor(options.model, options.b);
   Comparison comparison;
   SMOE_TRY(CompareStores(options, options_a, options_b, console, &comparison));
@@ -277,6 +292,8 @@ Runner DefineCompare(Arguments& arguments) {
                    "The text to predict (default: a short one of the program's own)");
   arguments.Option("--tokens", &options->tokens, "IDS", "Token ids instead of a text, as 1,2,3");
   arguments.Option("--window", &options->window, "N", "Tokens read from one start (default: 512)");
+  arguments.Flag("--reference", &options->reference,
+                 "Compute A with --arithmetic f32 and --trunk-format source");
   arguments.Flag("--json", &options->json, "As JSON");
   DefineEngineOptions(arguments, &options->model);
   return [options](Console& console) { return Compare(*options, console); };

@@ -25,6 +25,7 @@ struct Options {
   std::string bits;
   std::optional<uint32_t> group_size;
   std::string quantiser = "mse";
+  std::string trunk_format;
   convert::ConvertOptions convert;
   bool json = false;
 };
@@ -73,6 +74,7 @@ Json ToJson(const convert::ConvertReport& report, bool dry_run) {
       .Set("experts", report.expert_count)
       .Set("expert_source_bytes", report.expert_source_bytes)
       .Set("trunk_bytes", report.trunk_bytes)
+      .Set("trunk", convert::TrunkFormatJson(report.trunk_formats, report.trunk_errors))
       .Set("out_bytes", report.out_bytes)
       .Set("resumed_experts", report.resumed_expert_count)
       .Set("seconds", report.seconds)
@@ -98,6 +100,7 @@ void PrintSummary(const convert::ConvertReport& report, bool dry_run, Console& c
   summary.Line("experts", fmt::format("{}, {} before", report.expert_count,
                                       SizeText(report.expert_source_bytes)));
   summary.Resumed(report.resumed_expert_count);
+  summary.Trunk(report.trunk_formats, report.trunk_errors);
   if (!dry_run) summary.Time(report.seconds, report.expert_source_bytes, "/s of experts");
   summary.Remarks(report.decisions, report.warnings);
   PrintErrors("what the conversion added", report.added, console);
@@ -111,6 +114,7 @@ Result<ExitCode> Convert(Options& options, Console& console) {
   convert::ConvertOptions& convert = options.convert;
   convert.files = options.model.files;
   convert.writer = std::string("smoe ") + kVersion;
+  SMOE_TRY(ParseTrunkOption(options.trunk_format, &options.convert.trunk_formats));
   ConvertProgress progress(console);
   SMOE_TRY_ASSIGN(const convert::ConvertReport report,
                   convert::Convert(options.model.model, options.out, convert, progress));
@@ -139,6 +143,7 @@ Runner DefineConvert(Arguments& arguments) {
                    "amax: plain, for record stores");
   arguments.Option("--original", &convert.original, "FOLDER",
                    "The checkpoint, to measure the error against it too");
+  DefineTrunkOption(arguments, &options->trunk_format);
   arguments.Flag("--resume", &convert.resume, "Go on with an interrupted conversion");
   arguments.Flag("--force", &convert.force, "Replace OUT if it exists");
   arguments.Flag("--dry-run", &convert.dry_run, "Check everything, write nothing");

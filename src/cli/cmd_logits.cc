@@ -119,8 +119,9 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   };
   SMOE_TRY(engine->Evaluate(tokens, std::move(want), sink));
   SMOE_TRY(file.Commit());
-  console.Note("{}: {} positions, arithmetic {}\n", Printable(options.out), tokens.size(),
-               options.model.arithmetic);
+  console.Note("{}: {} positions, arithmetic {}, trunk {}\n", Printable(options.out), tokens.size(),
+               options.model.arithmetic,
+               checkpoint::TrunkFormatsText(engine->trunk_report().asked));
   return ExitCode::kOk;
 }
 

@@ -21,6 +21,7 @@ struct Options {
   std::string out;
   convert::PackOptions pack;
   std::string quantiser = "mse";
+  std::string trunk_format;
   bool json = false;
 };
 
@@ -36,6 +37,7 @@ void PrintSummary(const convert::PackReport& report, bool dry_run, Console& cons
   summary.Line("record",
                fmt::format("{} bytes, {} x {}", report.record_stride, report.inter, report.hidden));
   summary.Resumed(report.resumed_expert_count);
+  summary.Trunk(report.trunk_formats, report.trunk_errors);
   if (report.non_finite_count != 0) {
     summary.Line("warning", fmt::format("{} weights were NaN or infinite and are 0 now",
                                         report.non_finite_count));
@@ -50,6 +52,7 @@ Result<ExitCode> Pack(Options& options, Console& console) {
   options.pack.quantiser =
       options.quantiser == "amax" ? tensor::Nvfp4Quantiser::kAmax : tensor::Nvfp4Quantiser::kMse;
   options.pack.writer = std::string("smoe ") + kVersion;
+  SMOE_TRY(ParseTrunkOption(options.trunk_format, &options.pack.trunk_formats));
   ConvertProgress progress(console);
   SMOE_TRY_ASSIGN(const convert::PackReport report,
                   convert::Pack(options.checkpoint, options.out, options.pack, progress));
@@ -71,6 +74,7 @@ Runner DefinePack(Arguments& arguments) {
   arguments.Choice("--quantiser", &options->quantiser, {"mse", "amax"},
                    "For experts that are not NVFP4 yet. mse: least error (default); amax: plain");
   arguments.Option("--layers", &pack.layers, "LIST", "Only these layers, as in 1-3,7");
+  DefineTrunkOption(arguments, &options->trunk_format);
   arguments.Flag("--resume", &pack.resume, "Go on with an interrupted packing");
   arguments.Flag("--force", &pack.force, "Replace a store that is there");
   arguments.Flag("--dry-run", &pack.dry_run, "Check everything, write nothing");

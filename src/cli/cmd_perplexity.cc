@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
+#include "cli/trunk_figures.h"
 #include "engine/text_score.h"
 #include "io/file.h"
 
@@ -53,12 +54,14 @@ Result<ExitCode> Perplexity(const Options& options, Console& console) {
         .Set("nats_per_token", nats)
         .Set("tokens_scored", score.token_count)
         .Set("window", options.window)
-        .Set("arithmetic", options.model.arithmetic);
+        .Set("arithmetic", options.model.arithmetic)
+        .Set("trunk", TrunkJson(engine->trunk_report()));
     console.Print("{}\n", json.Dump(2));
   } else {
-    console.Print("perplexity {:.4f} ({:.5f} nats a token, {} tokens, windows of {}, {})\n",
-                  score.perplexity(), nats, score.token_count, options.window,
-                  options.model.arithmetic);
+    console.Print(
+        "perplexity {:.4f} ({:.5f} nats a token, {} tokens, windows of {}, {}, trunk {})\n",
+        score.perplexity(), nats, score.token_count, options.window, options.model.arithmetic,
+        checkpoint::TrunkFormatsText(engine->trunk_report().asked));
   }
   return ExitCode::kOk;
 }

@@ -10,6 +10,7 @@
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
 #include "cli/token_ids.h"
+#include "cli/trunk_figures.h"
 #include "text/token_stream.h"
 
 namespace smoe::cli {
@@ -93,6 +94,7 @@ Json AnswerJson(const Options& options, const engine::Engine& engine, const Answ
       .Set("finish_reason", engine::FinishReasonName(answer.reason))
       .Set("arithmetic", options.model.arithmetic)
       .Set("kv", kernels::KvKindName(engine.kv_kind()))
+      .Set("trunk", TrunkJson(engine.trunk_report()))
       .Set("lossy", false)
       .Set("stats", StatsJson(before, after, answer));
   return json;
@@ -122,8 +124,9 @@ Result<ExitCode> Run(const Options& options, Console& console) {
     console.Print("{}\n", AnswerJson(options, *engine, answer, writer, before, after).Dump(2));
   }
   if (options.stats) {
-    console.Note("{}numbers   {}, keys and values {}, no lossy shortcut\n",
+    console.Note("{}numbers   {}, trunk {}, keys and values {}, no lossy shortcut\n",
                  StatsText(before, after, answer), options.model.arithmetic,
+                 checkpoint::TrunkFormatsText(engine->trunk_report().asked),
                  kernels::KvKindName(engine->kv_kind()));
   }
   return answer.reason == engine::FinishReason::kCancelled ? ExitCode::kInterrupted : ExitCode::kOk;

@@ -21,6 +21,7 @@ struct Options {
   convert::ShatterOptions shatter;
   std::string bits = "4";
   std::string quantiser = "mse";
+  std::string trunk_format;
   bool include_mtp = false;
   bool json = false;
 };
@@ -39,6 +40,7 @@ void PrintSummary(const convert::ShatterReport& report, const Options& options, 
                   report.layer_count, options.bits, options.shatter.group_size, options.quantiser,
                   report.is_partial ? " (PARTIAL: not all of the checkpoint)" : ""));
   summary.Resumed(report.resumed_expert_count);
+  summary.Trunk(report.trunk_formats, report.trunk_errors);
   if (report.validated_expert_count != 0) {
     summary.Line("validated", fmt::format("{} experts equal a fresh quantisation",
                                           report.validated_expert_count));
@@ -55,6 +57,7 @@ Result<ExitCode> Shatter(Options& options, Console& console) {
       options.quantiser == "reference" ? tensor::Quantiser::kReference : tensor::Quantiser::kMse;
   if (options.include_mtp) options.shatter.include_mtp = true;
   options.shatter.writer = std::string("smoe ") + kVersion;
+  SMOE_TRY(ParseTrunkOption(options.trunk_format, &options.shatter.trunk_formats));
   ConvertProgress progress(console);
   SMOE_TRY_ASSIGN(const convert::ShatterReport report,
                   convert::Shatter(options.checkpoint, options.out, options.shatter, progress));
@@ -80,6 +83,7 @@ Runner DefineShatter(Arguments& arguments) {
                    "mse: least error; reference: the original converter's bytes");
   arguments.Flag("--split", &shatter.split,
                  "The original's pair: no annex, the trunk in STEM.scout.safetensors");
+  DefineTrunkOption(arguments, &options->trunk_format);
   arguments.Flag("--resume", &shatter.resume, "Go on with an interrupted conversion");
   arguments.Flag("--force", &shatter.force, "Replace OUT if it exists");
   arguments.Flag("--dry-run", &shatter.dry_run, "Check everything, write nothing");

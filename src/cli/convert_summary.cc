@@ -37,6 +37,24 @@ void ConvertSummary::Resumed(uint64_t expert_count) {
   Line("resumed", fmt::format("{} experts were there already", expert_count));
 }
 
+void ConvertSummary::Trunk(const checkpoint::TrunkFormats& formats,
+                           const convert::TrunkErrors& errors) {
+  if (formats == checkpoint::TrunkFormats{}) return;
+  Line("trunk", convert::TrunkFormatText(formats, errors));
+}
+
+Status ParseTrunkOption(const std::string& text, checkpoint::TrunkFormats* formats) {
+  if (text.empty()) return Ok();
+  SMOE_TRY_ASSIGN(*formats, checkpoint::ParseTrunkFormats("--trunk-format", text));
+  return Ok();
+}
+
+void DefineTrunkOption(Arguments& arguments, std::string* text) {
+  arguments.Option("--trunk-format", text, "FORMAT",
+                   "Matrices of the trunk: source, bf16, int8 or q4; then parts that differ, as "
+                   "int8,head=bf16 (default: source)");
+}
+
 void ConvertSummary::Time(double seconds, uint64_t bytes, std::string_view unit) {
   const double rate = static_cast<double>(bytes) / std::max(seconds, 1e-3);
   Line("time",

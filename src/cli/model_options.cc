@@ -43,7 +43,7 @@ void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
 
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
   DefineFileOptions(arguments, options);
-  arguments.Group("Engine (no option changes a result, except --arithmetic and --kv)");
+  arguments.Group("Engine (only --arithmetic, --kv and --trunk-format change results)");
   arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
                    "Memory for experts, as 4GiB (default: what fits)");
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
@@ -59,6 +59,9 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
                    "int8: activations quantised; f32: the reference");
   arguments.Choice("--kv", &options->kv, {"auto", "f32", "f16"},
                    "How keys and values are kept; auto: f16, and f32 with f32 arithmetic");
+  arguments.Option("--trunk-format", &options->trunk_format, "FORMAT",
+                   "Matrices of the trunk in memory: source, bf16, int8 or q4; then parts that "
+                   "differ, as int8,head=bf16 (default: int8; source with --arithmetic f32)");
   arguments.Group("");
 }
 
@@ -107,6 +110,10 @@ Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
   if (options.kv == "f32") engine_options.kv = kernels::KvKind::kF32;
   if (options.kv == "f16") engine_options.kv = kernels::KvKind::kF16;
   if (const char* isa = std::getenv("SMOE_ISA")) engine_options.isa = isa;
+  if (!options.trunk_format.empty()) {
+    SMOE_TRY_ASSIGN(engine_options.trunk_formats,
+                    checkpoint::ParseTrunkFormats("--trunk-format", options.trunk_format));
+  }
   engine_options.evaluate = evaluate;
   SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));
   if (options.verbose) {

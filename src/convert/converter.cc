@@ -58,6 +58,7 @@ Json IdentityOf(const StoredModel& model, const ConvertOptions& options,
   Json asked;
   asked.Set("format", target.format_name());
   asked.Set("quantiser", ChosenQuantiser(options));
+  asked.Set("trunk_format", checkpoint::TrunkFormatsText(options.trunk_formats));
   Json identity;
   identity.Set("source", model.source);
   identity.Set("options", std::move(asked));
@@ -82,7 +83,8 @@ Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
     }
     SMOE_TRY_ASSIGN(plan.target, MakeRecordTarget(described, options.record_quantiser));
   }
-  SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(model.files.trunk));
+  SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(model.files.trunk, model.files.config, model.files.facts,
+                                        options.trunk_formats));
   plan.out_bytes = plan.target->expert_bytes() +
                    plan.target->file_bytes(plan.trunk.layout.total_bytes) +
                    plan.target->file_bytes(kOriginBytesMax);
@@ -151,6 +153,8 @@ class Conversion {
         });
   }
 
+  const TrunkErrors& trunk_errors() const { return trunk_errors_; }
+
   // Added up in the order of the experts, so that a resumed run gives the same figures.
   std::vector<LayerErrors> Errors() const {
     std::vector<ProjErrors> errors;
@@ -188,7 +192,7 @@ class Conversion {
     SMOE_TRY(target_.BeginFile(store::vault::kSectionTrunk, plan_.trunk.layout.total_bytes));
     SMOE_TRY(StreamTrunk(
         model_.files.trunk, plan_.trunk, [&](Bytes piece) { return target_.AppendFile(piece); },
-        progress_));
+        progress_, &trunk_errors_));
     return target_.EndFile();
   }
 
@@ -199,6 +203,7 @@ class Conversion {
   const ConvertOptions& options_;
   Ledger& ledger_;
   Progress& progress_;
+  TrunkErrors trunk_errors_ = {};
 };
 
 Json OriginOf(const StoredModel& model, const ConvertOptions& options,
@@ -213,6 +218,9 @@ Json OriginOf(const StoredModel& model, const ConvertOptions& options,
   origin.Set("quantiser", ChosenQuantiser(options));
   origin.Set("format", report.target_format);
   origin.Set("added_errors", ErrorsJson(added));
+  if (report.trunk_formats != checkpoint::TrunkFormats{}) {
+    origin.Set("trunk", TrunkFormatJson(report.trunk_formats, report.trunk_errors));
+  }
   if (!model.origin.is_null()) origin.Set("source_origin", model.origin);
   return origin;
 }
@@ -227,6 +235,7 @@ Status WriteAll(const StoredModel& model, const Plan& plan, const ConvertOptions
   SMOE_TRY(conversion.Run());
   report->resumed_expert_count = ledger.restored_count();
   report->added = conversion.Errors();
+  report->trunk_errors = conversion.trunk_errors();
   for (const ModelPart& part : model.parts) {
     SMOE_TRY(target.BeginFile(part.name, part.content.size()));
     SMOE_TRY(target.AppendFile(AsBytes(std::string_view(part.content))));
@@ -247,6 +256,7 @@ ConvertReport StartReport(const StoredModel& model, const Plan& plan, const std:
     report.expert_source_bytes += model.files.experts->Locate(id).read_bytes();
   }
   report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.trunk_formats = plan.trunk.formats;
   report.out_bytes = plan.out_bytes;
   report.decisions = model.files.decisions;
   report.warnings = model.files.warnings;

@@ -3,7 +3,8 @@
 //
 //   MODEL --> plan: target, sizes, free space                      (store_target.h)
 //     workers: one expert each: read, to f32, quantise, write, one line in the journal
-//     trunk:   streamed as it is; config, tokenizer, chat template and unknown sections go along
+//     trunk:   streamed, as it is or quantised; config, tokenizer, chat template and unknown
+//     sections go along
 //   metadata last; rename; the journal goes
 //
 // The promises are the Sculptor's (convert/sculptor.h): a kill leaves only what a run with `resume`
@@ -21,6 +22,7 @@
 #include "convert/expert_error.h"
 #include "convert/progress.h"
 #include "convert/store_target.h"
+#include "convert/trunk.h"
 #include "store/model_files.h"
 #include "tensor/quantise.h"
 #include "tensor/quantise_nvfp4.h"
@@ -33,6 +35,8 @@ struct ConvertOptions {
   uint32_t group_size = 64;                       // of a vault
   tensor::Quantiser vault_quantiser = tensor::Quantiser::kMse;
   tensor::Nvfp4Quantiser record_quantiser = tensor::Nvfp4Quantiser::kMse;
+  // Of the trunk's matrices; quantised once, the model's own are lost to the new one.
+  checkpoint::TrunkFormats trunk_formats = {};
   std::string original;            // a model with the weights before any quantisation; empty: none
   store::ModelFilesOptions files;  // where parts of MODEL are, if not in or beside it
   bool dry_run = false;            // plan and check, write nothing
@@ -50,7 +54,9 @@ struct ConvertReport {
   uint64_t expert_count = 0;
   uint64_t expert_source_bytes = 0;
   uint64_t trunk_bytes = 0;
-  uint64_t out_bytes = 0;  // planned; exact to what the origin record takes
+  checkpoint::TrunkFormats trunk_formats = {};
+  TrunkErrors trunk_errors = {};  // what quantising the trunk has cost
+  uint64_t out_bytes = 0;         // planned; exact to what the origin record takes
   uint64_t resumed_expert_count = 0;
   double seconds = 0;
   // What the conversion added: new weights against MODEL's. Empty in a dry run.

@@ -138,6 +138,7 @@ Json OptionsJson(const PackOptions& options, bool moves_bytes) {
   json.Set("format", "nvfp4 records");
   json.Set("quantiser", moves_bytes ? "none" : QuantiserName(options.quantiser));
   json.Set("layers", options.layers);
+  json.Set("trunk_format", checkpoint::TrunkFormatsText(options.trunk_formats));
   json.Set("allow_non_finite", options.allow_non_finite);
   json.Set("include_mtp", options.include_mtp);
   json.Set("writer", options.writer);
@@ -223,7 +224,7 @@ Result<PackPlan> PlanPack(const checkpoint::Checkpoint& checkpoint, const PackOp
   SMOE_TRY(FillIndex(checkpoint, layers, &plan));
   SMOE_TRY(CheckSources(checkpoint, layers));
   SMOE_TRY(NoteKind(checkpoint, &plan));
-  SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(checkpoint));
+  SMOE_TRY_ASSIGN(plan.trunk, PlanTrunk(checkpoint, options.trunk_formats));
   plan.texts = TextsOf(checkpoint.side_files);
   plan.expert_source_bytes = SourceBytesPerExpert(checkpoint, plan);
   plan.out_bytes = OutBytes(plan);

@@ -49,6 +49,7 @@ PackReport StartReport(const checkpoint::Checkpoint& checkpoint, const PackPlan&
   report.is_partial = plan.index.num_moe_layers < plan.wanted_layer_count;
   report.expert_source_bytes = plan.expert_source_bytes * report.expert_count;
   report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.trunk_formats = plan.trunk.formats;
   report.out_bytes = plan.out_bytes;
   report.decisions = checkpoint.facts.decisions;
   report.warnings = checkpoint.facts.warnings;
@@ -155,6 +156,8 @@ class Packing {
         });
   }
 
+  const TrunkErrors& trunk_errors() const { return trunk_errors_; }
+
  private:
   struct Worker {
     ExpertPacker packer;
@@ -189,7 +192,7 @@ class Packing {
     SMOE_TRY(writer_.BeginFile(records::kPartTrunk, kTrunkName, plan_.trunk.layout.total_bytes));
     SMOE_TRY(StreamTrunk(
         checkpoint_.files, plan_.trunk, [&](Bytes piece) { return writer_.AppendFile(piece); },
-        progress_));
+        progress_, &trunk_errors_));
     return writer_.EndFile();
   }
 
@@ -200,6 +203,7 @@ class Packing {
   Ledger& ledger_;
   Progress& progress_;
   const PackRules rules_;
+  TrunkErrors trunk_errors_ = {};
 };
 
 Json SourceOf(const PackPlan& plan, const PackOptions& options, const PackReport& report) {
@@ -208,6 +212,9 @@ Json SourceOf(const PackPlan& plan, const PackOptions& options, const PackReport
   source.Set("checkpoint", plan.source);
   source.Set("quantiser", plan.moves_bytes ? "none: NVFP4 moved as it was" : report.quantiser);
   source.Set("naming", report.naming);
+  if (report.trunk_formats != checkpoint::TrunkFormats{}) {
+    source.Set("trunk", TrunkFormatJson(report.trunk_formats, report.trunk_errors));
+  }
   if (report.non_finite_count != 0) source.Set("non_finite_as_zero", report.non_finite_count);
   if (report.errors) source.Set("errors", ErrorsJson(*report.errors));
   return source;
@@ -222,6 +229,7 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
   Packing packing(checkpoint, plan, options, writer, ledger, progress);
   SMOE_TRY(packing.Restore());
   SMOE_TRY(packing.Run());
+  report->trunk_errors = packing.trunk_errors();
   report->resumed_expert_count = ledger.restored_count();
   report->non_finite_count = ledger.non_finite_count();
   if (!plan.moves_bytes) report->errors = ledger.errors();
@@ -258,6 +266,7 @@ Json PackReport::ToJson() const {
   json.Set("partial", is_partial);
   json.Set("expert_source_bytes", expert_source_bytes);
   json.Set("trunk_bytes", trunk_bytes);
+  json.Set("trunk", TrunkFormatJson(trunk_formats, trunk_errors));
   json.Set("store_bytes", out_bytes);
   json.Set("resumed_experts", resumed_expert_count);
   json.Set("non_finite_as_zero", non_finite_count);

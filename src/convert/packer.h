@@ -28,6 +28,7 @@
 #include "checkpoint/expert_layout.h"
 #include "checkpoint/model_config.h"
 #include "convert/progress.h"
+#include "convert/trunk.h"
 #include "tensor/quantise.h"
 #include "tensor/quantise_nvfp4.h"
 
@@ -41,6 +42,8 @@ struct PackOptions {
   // Layers of the model, as "1-3,7"; empty: all with experts. A part of them gives a store that
   // says so and cannot be run.
   std::string layers;
+  // Of the trunk's matrices; quantised once, the checkpoint's own are lost to this model.
+  checkpoint::TrunkFormats trunk_formats = {};
   bool dry_run = false;            // plan and check, write nothing
   bool resume = false;             // go on with an unfinished store, if there is one
   bool force = false;              // replace what is in OUT_DIR
@@ -66,7 +69,9 @@ struct PackReport {
   bool is_partial = false;
   uint64_t expert_source_bytes = 0;  // of the experts written, as they lie in the checkpoint
   uint64_t trunk_bytes = 0;
-  uint64_t out_bytes = 0;  // exact, or in a dry run an estimate within the manifest's size
+  checkpoint::TrunkFormats trunk_formats = {};
+  TrunkErrors trunk_errors = {};  // what quantising the trunk has cost
+  uint64_t out_bytes = 0;         // exact, or in a dry run an estimate within the manifest's size
   uint64_t resumed_expert_count = 0;
   uint64_t non_finite_count = 0;  // weights that became 0
   double seconds = 0;

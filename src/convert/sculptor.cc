@@ -40,6 +40,7 @@ ShatterReport StartReport(const checkpoint::Checkpoint& checkpoint, const Shatte
   report.is_partial = report.expert_count < expected_count;
   report.expert_source_bytes = plan.expert_source_bytes * report.expert_count;
   report.trunk_bytes = plan.trunk.layout.total_bytes;
+  report.trunk_formats = plan.trunk.formats;
   report.out_bytes = plan.out_bytes;
   report.scout_bytes = plan.scout_path.empty() ? 0 : report.trunk_bytes;
   report.decisions = checkpoint.facts.decisions;
@@ -128,7 +129,9 @@ class Conversion {
             (ledger_.expert_count() - ledger_.restored_count()) * plan_.expert_source_bytes);
     const bool drop_pages = IsLargerThanMemory(checkpoint_);
     return RunWorkers(
-        [&] { return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_); },
+        [&] {
+          return StreamTrunk(checkpoint_.files, plan_.trunk, trunk_sink, progress_, &trunk_errors_);
+        },
         [&](size_t index, ExpertShatterer& shatterer, MutableBytes padded) -> Status {
           if (ledger_.IsDone(index)) return Ok();
           const MutableBytes blob = padded.first(plan_.vault.raw_size());
@@ -143,6 +146,8 @@ class Conversion {
           return Ok();
         });
   }
+
+  const TrunkErrors& trunk_errors() const { return trunk_errors_; }
 
   // Reads every blob back and compares it with a fresh quantisation.
   Status Validate(const io::File& file) {
@@ -199,6 +204,7 @@ class Conversion {
   Ledger& ledger_;
   Progress& progress_;
   ShatterRules rules_;
+  TrunkErrors trunk_errors_ = {};
 };
 
 Status AddTexts(vault::VaultWriter& writer, const ShatterPlan& plan, const Json& origin) {
@@ -237,6 +243,7 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan
     SMOE_TRY(writer->BeginSection(vault::kSectionTrunk, plan.trunk.layout.total_bytes));
   }
   SMOE_TRY(conversion.Run(*writer, sink));
+  report->trunk_errors = conversion.trunk_errors();
   report->resumed_expert_count = ledger.restored_count();
   report->non_finite_count = ledger.non_finite_count();
   if (options.measure_error) report->errors = ledger.errors();
@@ -284,6 +291,7 @@ Json ShatterReport::ToJson() const {
   json.Set("partial", is_partial);
   json.Set("expert_source_bytes", expert_source_bytes);
   json.Set("trunk_bytes", trunk_bytes);
+  json.Set("trunk", TrunkFormatJson(trunk_formats, trunk_errors));
   json.Set("vault_bytes", out_bytes);
   json.Set("scout_bytes", scout_bytes);
   json.Set("resumed_experts", resumed_expert_count);

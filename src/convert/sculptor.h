@@ -25,6 +25,7 @@
 #include "checkpoint/expert_layout.h"
 #include "checkpoint/model_config.h"
 #include "convert/progress.h"
+#include "convert/trunk.h"
 #include "tensor/quantise.h"
 
 namespace smoe::convert {
@@ -33,6 +34,8 @@ struct ShatterOptions {
   tensor::SmoeBits bits = tensor::SmoeBits::kQ4;
   uint32_t group_size = 64;
   tensor::Quantiser quantiser = tensor::Quantiser::kMse;
+  // Of the trunk's matrices; quantised once, the checkpoint's own are lost to this model.
+  checkpoint::TrunkFormats trunk_formats = {};
   bool split = false;  // the original's pair: no annex, the trunk in STEM.scout.safetensors
   // The first layers with experts, and the first experts of each; absent: all. A part of the
   // checkpoint gives a vault that says it is partial.
@@ -66,7 +69,9 @@ struct ShatterReport {
   bool is_partial = false;
   uint64_t expert_source_bytes = 0;  // of the experts written, as they lie in the checkpoint
   uint64_t trunk_bytes = 0;
-  uint64_t out_bytes = 0;  // exact, or in a dry run an upper bound within 64 KiB
+  checkpoint::TrunkFormats trunk_formats = {};
+  TrunkErrors trunk_errors = {};  // what quantising the trunk has cost
+  uint64_t out_bytes = 0;         // exact, or in a dry run an upper bound within 64 KiB
   uint64_t scout_bytes = 0;
   uint64_t resumed_expert_count = 0;    // taken over from an interrupted run
   uint64_t validated_expert_count = 0;  // with validate

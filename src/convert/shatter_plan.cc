@@ -23,6 +23,7 @@ Json OptionsJson(const ShatterOptions& options, bool include_mtp) {
   json.Set("bits", static_cast<uint32_t>(options.bits));
   json.Set("group_size", options.group_size);
   json.Set("quantiser", QuantiserName(options.quantiser));
+  json.Set("trunk_format", checkpoint::TrunkFormatsText(options.trunk_formats));
   json.Set("split", options.split);
   json.Set("max_layers", limit(options.max_layers));
   json.Set("max_experts", limit(options.max_experts));
@@ -107,7 +108,7 @@ Result<ShatterPlan> PlanShatter(const checkpoint::Checkpoint& checkpoint,
       options.include_mtp.value_or(options.quantiser == tensor::Quantiser::kReference);
   SMOE_TRY_ASSIGN(vault::VaultSpec spec, MakeVaultSpec(checkpoint, options, include_mtp));
   SMOE_TRY_ASSIGN(vault::VaultPlan vault_plan, vault::VaultPlan::Create(std::move(spec)));
-  SMOE_TRY_ASSIGN(TrunkPlan trunk, PlanTrunk(checkpoint));
+  SMOE_TRY_ASSIGN(TrunkPlan trunk, PlanTrunk(checkpoint, options.trunk_formats));
   ShatterPlan plan{std::move(vault_plan), std::move(trunk), {}, {}, include_mtp, 0, 0, {}, {}};
   plan.expert_source_bytes = SourceBytesPerExpert(checkpoint);
   plan.out_bytes = plan.vault.blobs_end();
@@ -148,6 +149,9 @@ Json OriginOf(const ShatterPlan& plan, const ShatterOptions& options, const Shat
   origin.Set("bits", static_cast<uint32_t>(options.bits));
   origin.Set("group_size", options.group_size);
   origin.Set("naming", report.naming);
+  if (report.trunk_formats != checkpoint::TrunkFormats{}) {
+    origin.Set("trunk", TrunkFormatJson(report.trunk_formats, report.trunk_errors));
+  }
   if (report.non_finite_count != 0) origin.Set("non_finite_as_zero", report.non_finite_count);
   if (report.errors) origin.Set("errors", ErrorsJson(*report.errors));
   return origin;

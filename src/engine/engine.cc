@@ -66,6 +66,7 @@ class EngineImpl final : public Engine {
   const std::vector<std::string>& choices() const override { return parts_.choices; }
   size_t context_tokens() const override { return parts_.context_tokens; }
   kernels::KvKind kv_kind() const override { return parts_.kv->shape().kind; }
+  const model::TrunkReport& trunk_report() const override { return parts_.model->trunk_report(); }
   EngineStats stats() const override;
 
  private:

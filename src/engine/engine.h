@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/trunk_format.h"
 #include "engine/sampler.h"
 #include "experts/backend.h"
 #include "io/read_queue.h"
@@ -36,6 +37,8 @@ struct EngineOptions {
   experts::Arithmetic arithmetic = experts::Arithmetic::kInt8;
   // --kv; absent: f16 with int8 arithmetic, f32 with f32. See docs/quality.md.
   std::optional<kernels::KvKind> kv;
+  // --trunk-format; absent: int8 with int8 arithmetic, as the files have it with f32.
+  std::optional<checkpoint::TrunkFormats> trunk_formats;
   std::string isa;        // SMOE_ISA; empty: the best
   bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.
@@ -105,6 +108,7 @@ class Engine {
   virtual const std::vector<std::string>& choices() const = 0;  // what Open decided, and why
   virtual size_t context_tokens() const = 0;
   virtual kernels::KvKind kv_kind() const = 0;
+  virtual const model::TrunkReport& trunk_report() const = 0;
   virtual EngineStats stats() const = 0;
 
  protected:

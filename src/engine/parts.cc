@@ -6,8 +6,6 @@
 #include "base/core_count.h"
 #include "base/log.h"
 #include "base/memory_limits.h"
-#include "checkpoint/expert_names.h"
-#include "checkpoint/linear_weight.h"
 #include "engine/budget.h"
 #include "experts/local_backend.h"
 
@@ -15,13 +13,13 @@ namespace smoe::engine {
 
 namespace {
 
-// Bytes that Load will keep: everything but routed experts.
-uint64_t TrunkBytes(const store::ModelFiles& files) {
-  uint64_t bytes = 0;
-  for (const auto& [name, tensor] : files.trunk.tensors()) {
-    if (!checkpoint::ParseExpertName(name)) bytes += checkpoint::LoadedBytes(name, tensor);
-  }
-  return bytes;
+// The reference computes with what the files have; integers want codes to compute with.
+checkpoint::TrunkFormats ChooseTrunkFormats(const EngineOptions& options) {
+  using checkpoint::TrunkFormats;
+  if (options.trunk_formats) return *options.trunk_formats;
+  return TrunkFormats::All(options.arithmetic == experts::Arithmetic::kInt8
+                               ? checkpoint::TrunkFormat::kInt8
+                               : checkpoint::TrunkFormat::kSource);
 }
 
 experts::LocalBackendOptions BackendOptions(const Parts& parts, const EngineOptions& options) {
@@ -74,7 +72,8 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
                options.context_tokens, positions);
   }
   BudgetDemand demand;
-  demand.trunk_bytes = TrunkBytes(parts.files);
+  SMOE_TRY_ASSIGN(demand.trunk_bytes,
+                  model::Model::TrunkBytes(parts.files, ChooseTrunkFormats(options)));
   demand.scratch_bytes = ScratchBytes(parts, options);
   demand.kv_bytes_per_token = ContextTokenBytes(config, ChooseKvKind(options));
   demand.slot_bytes = parts.files.experts->slot_bytes();
@@ -122,7 +121,14 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
                   model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
                                      {.row_count_max = parts->limits.row_count_max,
                                       .logit_row_max = parts->logit_row_max,
-                                      .attention_part_max = PartRoom(*parts, budget)}));
+                                      .attention_part_max = PartRoom(*parts, budget),
+                                      .arithmetic = options.arithmetic,
+                                      .trunk_formats = ChooseTrunkFormats(options)}));
+  const model::TrunkReport& trunk = parts->model->trunk_report();
+  parts->choices.push_back(fmt::format(
+      "trunk: {} in memory, format {} ({}): {}", SizeText(trunk.bytes),
+      checkpoint::TrunkFormatsText(trunk.asked),
+      options.trunk_formats ? "as asked" : "the default for this arithmetic", trunk.Text()));
   model::KvShape shape = parts->model->kv_shape();
   shape.kind = ChooseKvKind(options);
   SMOE_TRY_ASSIGN(parts->kv, model::KvCache::Create(shape, KvRoom(*parts, budget)));

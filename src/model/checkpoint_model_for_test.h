@@ -261,13 +261,14 @@ struct TestModel {
 
 inline Result<TestModel> LoadTestModel(
     store::ModelFiles files, size_t thread_count = 1,
-    const kernels::KernelTable& kernels = *kernels::AllKernels().back()) {
+    const kernels::KernelTable& kernels = *kernels::AllKernels().back(),
+    const Model::Options& options = {.row_count_max = 512, .logit_row_max = 512}) {
   TestModel made;
   made.files = std::make_unique<store::ModelFiles>(std::move(files));
   made.pool = std::make_unique<ThreadPool>(thread_count);
   made.backend = std::make_unique<PlainBackend>(made.files->trunk, made.files->config.hidden_size);
-  SMOE_TRY_ASSIGN(made.model, Model::Load(*made.files, *made.pool, kernels, *made.backend,
-                                          {.row_count_max = 512, .logit_row_max = 512}));
+  SMOE_TRY_ASSIGN(made.model,
+                  Model::Load(*made.files, *made.pool, kernels, *made.backend, options));
   SMOE_TRY_ASSIGN(made.kv, KvCache::Create(made.model->kv_shape(), 1024));
   return made;
 }

@@ -114,14 +114,6 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 
 }  // namespace
 
-void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out) {
-  const size_t hidden = forward.config.hidden_size;
-  const kernels::FloatRows rows = {forward.scratch.normed, forward.row_count(), hidden};
-  const kernels::FeedForwardJob job = {
-      .weights = weights, .x = {rows, {}}, .out = out, .out_stride = hidden, .finite = {}};
-  forward.feed_forward.Run({&job, 1});
-}
-
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
                   StepTaps::Layer* tap) {
   RouteRows(forward, layer, layer_index);

@@ -12,34 +12,53 @@ namespace {
 // Output rows of a matrix that one thread takes at least.
 constexpr size_t kProjectGrain = 16;
 
-void ProjectRange(const Forward& forward, const kernels::FloatRows& x, const Projection& projection,
-                  uint32_t begin, uint32_t end) {
+void ProjectRange(const Forward& forward, const kernels::Activations& x,
+                  const Projection& projection, uint32_t begin, uint32_t end) {
   const size_t stride = projection.weights->rows;
-  forward.kernels.matmul_f32(
-      *projection.weights, x,
-      {.row_begin = begin, .row_end = end, .out = projection.out, .out_stride = stride});
+  const kernels::MatMulRange range = {
+      .row_begin = begin, .row_end = end, .out = projection.out, .out_stride = stride};
+  if (forward.InIntegers(projection.weights->format)) {
+    forward.kernels.matmul_int8(*projection.weights, x.quantised, range);
+  } else {
+    forward.kernels.matmul_f32(*projection.weights, x.floats, range);
+  }
   if (projection.bias.empty()) return;
-  for (size_t token = 0; token < x.token_count; ++token) {
+  for (size_t token = 0; token < x.floats.token_count; ++token) {
     float* const out = projection.out + token * stride;
     for (uint32_t row = begin; row < end; ++row) out[row] += projection.bias[row];
   }
 }
 
-}  // namespace
-
-void Forward::Fail(uint32_t sequence, Error error) const {
-  if (scratch.is_failed[sequence] != 0) return;
-  scratch.is_failed[sequence] = 1;
-  failures.push_back({sequence, std::move(error)});
-  for (size_t row = 0; row < row_count(); ++row) {
-    if (scratch.rows[row].sequence != sequence) continue;
-    std::fill_n(scratch.hidden + row * config.hidden_size, config.hidden_size, 0.0f);
-    std::fill_n(scratch.branch + row * config.hidden_size, config.hidden_size, 0.0f);
+// The rows of x in s8. Rows that are not finite are handed to `fail` and then count as zeros.
+template <class FailRow>
+kernels::QuantisedRows QuantiseRows(const Forward& forward, const kernels::FloatRows& x,
+                                    size_t cols, const FailRow& fail) {
+  Scratch& scratch = forward.scratch;
+  const kernels::QuantisedRows rows =
+      scratch.quantised.Quantise(forward.kernels, forward.pool, x, cols, scratch.row_is_finite);
+  for (size_t row = 0; row < x.token_count; ++row) {
+    if (scratch.row_is_finite[row] != 0) continue;
+    std::fill_n(scratch.quantised.codes(row, cols), rows.col_stride, int8_t{0});
+    std::fill_n(scratch.quantised.scales(row, cols), rows.col_stride / kernels::kActivationBlock,
+                0.0f);
+    fail(row);
   }
+  return rows;
 }
 
-void Project(const Forward& forward, const kernels::FloatRows& x,
-             std::span<const Projection> projections) {
+void FailRow(const Forward& forward, size_t row, const char* what) {
+  if (!forward.RowIsLive(row)) return;
+  const StepRow& bad = forward.scratch.rows[row];
+  forward.Fail(bad.sequence,
+               Error(ErrorCode::kCorrupt,
+                     fmt::format("layer {}: {} of position {} is NaN or infinite, finite numbers "
+                                 "expected",
+                                 forward.scratch.layer_index, what, bad.position)));
+}
+
+// Cuts the rows of all matrices over the pool.
+void RunProjections(const Forward& forward, const kernels::Activations& x,
+                    std::span<const Projection> projections) {
   size_t total = 0;
   for (const Projection& projection : projections) total += projection.weights->rows;
   const auto body = [&](size_t begin, size_t end) {
@@ -57,6 +76,76 @@ void Project(const Forward& forward, const kernels::FloatRows& x,
   };
   // std::ref: the pool's function object then holds one pointer and allocates nothing.
   forward.pool.ParallelFor(total, kProjectGrain, std::ref(body));
+}
+
+}  // namespace
+
+void Forward::Fail(uint32_t sequence, Error error) const {
+  if (scratch.is_failed[sequence] != 0) return;
+  scratch.is_failed[sequence] = 1;
+  failures.push_back({sequence, std::move(error)});
+  for (size_t row = 0; row < row_count(); ++row) {
+    if (scratch.rows[row].sequence != sequence) continue;
+    std::fill_n(scratch.hidden + row * config.hidden_size, config.hidden_size, 0.0f);
+    std::fill_n(scratch.branch + row * config.hidden_size, config.hidden_size, 0.0f);
+  }
+}
+
+void Project(const Forward& forward, const kernels::FloatRows& x,
+             std::span<const Projection> projections) {
+  kernels::Activations rows = {x, {}};
+  const bool in_integers = std::any_of(
+      projections.begin(), projections.end(),
+      [&](const Projection& projection) { return forward.InIntegers(projection.weights->format); });
+  if (in_integers) {
+    rows.quantised = QuantiseRows(forward, x, projections[0].weights->cols,
+                                  [&](size_t row) { FailRow(forward, row, "an activation"); });
+  }
+  RunProjections(forward, rows, projections);
+}
+
+void ProjectHead(const Forward& forward, const kernels::FloatRows& x,
+                 const Projection& projection) {
+  kernels::Activations rows = {x, {}};
+  if (forward.InIntegers(projection.weights->format)) {
+    rows.quantised = QuantiseRows(forward, x, projection.weights->cols, [&](size_t index) {
+      const size_t row = forward.scratch.logit_rows[index];
+      if (!forward.RowIsLive(row)) return;
+      const StepRow& bad = forward.scratch.rows[row];
+      forward.Fail(bad.sequence,
+                   Error(ErrorCode::kCorrupt,
+                         fmt::format("output head: an activation of position {} is NaN or "
+                                     "infinite, finite numbers expected; the layers before it "
+                                     "were finite",
+                                     bad.position)));
+    });
+  }
+  RunProjections(forward, rows, {&projection, 1});
+}
+
+void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out) {
+  Scratch& scratch = forward.scratch;
+  const size_t hidden = forward.config.hidden_size;
+  const size_t row_count = forward.row_count();
+  const kernels::Activations rows = {{scratch.normed, row_count, hidden}, {}};
+  const bool in_integers = forward.InIntegers(weights.gate.format) ||
+                           forward.InIntegers(weights.up.format) ||
+                           forward.InIntegers(weights.down.format);
+  kernels::FeedForwardJob job = {
+      .weights = weights, .x = rows, .out = out, .out_stride = hidden, .finite = {}};
+  if (!in_integers) return forward.feed_forward.Run({&job, 1});
+  job.x.quantised = QuantiseRows(forward, rows.floats, hidden, [&](size_t row) {
+    FailRow(forward, row, "an activation before the dense network");
+  });
+  const std::span<uint8_t> finite = std::span(scratch.row_is_finite).first(row_count);
+  std::fill(finite.begin(), finite.end(), uint8_t{1});
+  job.finite = finite;
+  forward.feed_forward.Run({&job, 1});
+  for (size_t row = 0; row < row_count; ++row) {
+    if (finite[row] != 0) continue;
+    FailRow(forward, row, "an activation inside the dense network");
+    std::fill_n(out + row * hidden, hidden, 0.0f);
+  }
 }
 
 void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out) {

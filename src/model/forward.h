@@ -36,6 +36,10 @@ struct Forward {
 
   size_t row_count() const { return scratch.rows.size(); }
   float eps() const { return static_cast<float>(config.rms_norm_eps); }
+  // Are matrices in this format computed in integers?
+  bool InIntegers(tensor::WeightFormat format) const {
+    return scratch.quantises && tensor::IsQuantised(format);
+  }
   bool RowIsLive(size_t row) const { return scratch.is_failed[scratch.rows[row].sequence] == 0; }
   // The first error of a sequence counts. Its rows become zeros and run along, so that the shape of
   // the step stays as it is.
@@ -50,8 +54,14 @@ struct Projection {
 };
 
 // All projections read the same x and are cut together, so that small ones cost no extra join.
+// With int8 arithmetic matrices in a quantised format are computed in integers, from rows that are
+// quantised here; a live row that is not finite fails its sequence, and counts as zeros.
+// Row i of x belongs to row i of the step.
 void Project(const Forward& forward, const kernels::FloatRows& x,
              std::span<const Projection> projections);
+
+// The same for the output head, where row i of x belongs to row logit_rows[i] of the step.
+void ProjectHead(const Forward& forward, const kernels::FloatRows& x, const Projection& projection);
 
 // out = rms_norm(in) for every row, [rows][hidden_size].
 void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out);

@@ -86,6 +86,9 @@ ScratchShape ShapeOf(const checkpoint::ModelConfig& config, const Rope& rope,
   shape.expert_count = config.num_experts;
   shape.top_k = config.num_experts_per_tok;
   shape.vocab_size = config.vocab_size;
+  if (options.arithmetic == experts::Arithmetic::kInt8) {
+    shape.quantised_width = std::max(shape.hidden_size, shape.q_width);
+  }
   return shape;
 }
 
@@ -95,6 +98,7 @@ Result<kernels::FeedForward> MakeFeedForward(const Trunk& trunk, const Model::Op
                                              const kernels::KernelTable& kernels) {
   kernels::FeedForward::Options sizes;
   sizes.token_count_max = options.row_count_max;
+  sizes.quantise = options.arithmetic == experts::Arithmetic::kInt8;
   for (const LayerWeights& layer : trunk.layers) {
     sizes.intermediate_size_max = std::max(sizes.intermediate_size_max, layer.dense.gate.rows);
   }
@@ -130,7 +134,7 @@ class ModelImpl final : public Model {
             .kv_width = config_.num_key_value_heads * config_.head_dim,
             .key_value_heads = config_.num_key_value_heads};
   }
-  uint64_t trunk_bytes() const override { return trunk_->memory.size(); }
+  const TrunkReport& trunk_report() const override { return trunk_->report; }
 
   Result<StepResult> Step(std::span<const SequenceRows> sequences, StepTaps* taps) override;
 
@@ -183,8 +187,8 @@ void ModelImpl::Embed() {
   const size_t half = rope_.rotary_dim() / 2;
   const auto body = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
-      tensor::ToF32(trunk_->embedding, scratch_.rows[row].token * hidden,
-                    {scratch_.hidden + row * hidden, hidden});
+      DecodeRow(trunk_->embedding, scratch_.rows[row].token,
+                {scratch_.hidden + row * hidden, hidden});
       rope_.FillRow(scratch_.rows[row].position, scratch_.cosines + row * half,
                     scratch_.sines + row * half);
     }
@@ -194,6 +198,7 @@ void ModelImpl::Embed() {
 
 Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTaps::Layer* tap) {
   const LayerWeights& layer = trunk_->layers[layer_index];
+  scratch_.layer_index = layer_index;
   NormRows(forward, scratch_.hidden, layer.input_norm, scratch_.normed);
   RunAttention(forward, layer, layer_index);
   AddBranch(forward);
@@ -223,8 +228,8 @@ void ModelImpl::RunHead(const Forward& forward, StepTaps* taps) {
                       forward.eps(), hidden, scratch_.head_in + i * hidden);
   }
   if (wanted.empty()) return;
-  const Projection projection[] = {{&trunk_->head, {}, scratch_.logits}};
-  Project(forward, {scratch_.head_in, wanted.size(), hidden}, projection);
+  ProjectHead(forward, {scratch_.head_in, wanted.size(), hidden},
+              {&trunk_->head, {}, scratch_.logits});
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!forward.RowIsLive(wanted[i]) || tensor::AllFinite({scratch_.logits + i * vocab, vocab}))
       continue;
@@ -272,7 +277,8 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   const ArchTraits* const traits = FindArch(files.config.family);
   SMOE_TRY(CheckConfig(files, traits));
   SMOE_TRY_ASSIGN(Rope rope, Rope::Create(files.config.rope, files.config.head_dim));
-  SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk, LoadTrunk(files, *traits));
+  SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk,
+                  LoadTrunk(files, *traits, options.trunk_formats, pool));
   SMOE_TRY(CheckExperts(files));
   SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options)));
   SMOE_TRY_ASSIGN(kernels::FeedForward feed_forward,
@@ -280,6 +286,13 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   return std::unique_ptr<Model>(std::make_unique<ModelImpl>(
       files.config, *traits, std::move(rope), std::move(trunk), std::move(scratch),
       std::move(feed_forward), pool, kernels, backend, options));
+}
+
+Result<uint64_t> Model::TrunkBytes(const store::ModelFiles& files,
+                                   const checkpoint::TrunkFormats& formats) {
+  const ArchTraits* const traits = FindArch(files.config.family);
+  SMOE_TRY(CheckConfig(files, traits));
+  return model::TrunkBytes(files, *traits, formats);
 }
 
 }  // namespace smoe::model

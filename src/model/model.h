@@ -14,9 +14,11 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "checkpoint/trunk_format.h"
 #include "experts/backend.h"
 #include "kernels/kernels.h"
 #include "model/kv_cache.h"
+#include "model/trunk.h"
 #include "store/model_files.h"
 
 namespace smoe::model {
@@ -65,11 +67,14 @@ class Model {
     // one long sequence is spread over all threads. A sequence for which they do not suffice has
     // the same bits, but only a thread for each key-value head.
     size_t attention_part_max = 256;
+    // kInt8: matrices of the trunk in a quantised format are computed in integers.
+    experts::Arithmetic arithmetic = experts::Arithmetic::kF32;
+    checkpoint::TrunkFormats trunk_formats = {};  // as the files have it
   };
 
-  // Loads the trunk into anonymous memory. Borrows pool, kernels and backend; `files` is not needed
-  // afterwards.
-  // Errors: kUnsupported for a family, rope type, activation or tensor that this build does not
+  // Loads the trunk into anonymous memory, on all threads of the pool. Borrows pool, kernels and
+  // backend; `files` is not needed afterwards. Errors: kUnsupported for a family, rope type,
+  // activation or tensor that this build does not
   //         compute (a bias or norm tensor that is present and would not be used is one);
   //         kCorrupt for a missing tensor, a wrong shape or a NaN, by name.
   static Result<std::unique_ptr<Model>> Load(const store::ModelFiles& files, ThreadPool& pool,
@@ -78,9 +83,13 @@ class Model {
                                              const Options& options);
   virtual ~Model() = default;
 
+  // What the trunk will take in memory. Errors: as Load, for what names and shapes can tell.
+  static Result<uint64_t> TrunkBytes(const store::ModelFiles& files,
+                                     const checkpoint::TrunkFormats& formats);
+
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual KvShape kv_shape() const = 0;
-  virtual uint64_t trunk_bytes() const = 0;
+  virtual const TrunkReport& trunk_report() const = 0;
 
   // One forward pass. Requires rows and logit rows within the limits; every token < vocab_size.
   // A NaN or infinity in router or logits is a failure of that sequence, naming the layer.

@@ -54,17 +54,23 @@ std::vector<std::vector<float>> RunBatch(TestModel& test,
   }
 }
 
-class Identity : public ::testing::TestWithParam<const char*> {
- protected:
-  std::string Folder() const {
-    const std::string name = GetParam();
-    return name == "deepseek_v1" ? DeepseekFolder() : SharedPath("checkpoints/" + name);
-  }
+// What the numbers are made of.
+struct Numbers {
+  experts::Arithmetic arithmetic = experts::Arithmetic::kF32;
+  checkpoint::TrunkFormat trunk = checkpoint::TrunkFormat::kSource;
 };
 
-TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
-  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
-  auto scalar = LoadTestModel(OpenFolder(Folder()));
+Result<TestModel> LoadWith(const Numbers& numbers, const std::string& folder, size_t threads,
+                           const kernels::KernelTable& table) {
+  return LoadTestModel(OpenFolder(folder), threads, table,
+                       {.row_count_max = 512,
+                        .logit_row_max = 512,
+                        .arithmetic = numbers.arithmetic,
+                        .trunk_formats = checkpoint::TrunkFormats::All(numbers.trunk)});
+}
+
+void ExpectOneResult(const std::string& folder, const Numbers& numbers) {
+  auto scalar = LoadWith(numbers, folder, 1, kernels::kScalarKernels);
   ASSERT_TRUE(scalar.has_value()) << scalar.error().message();
   const uint32_t vocab = scalar->model->config().vocab_size;
   std::vector<std::vector<uint32_t>> prompts;
@@ -79,7 +85,7 @@ TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
       continue;
     }
     for (const size_t threads : {size_t{1}, size_t{2}}) {
-      auto test = LoadTestModel(OpenFolder(Folder()), threads, *table);
+      auto test = LoadWith(numbers, folder, threads, *table);
       ASSERT_TRUE(test.has_value()) << test.error().message();
       for (const size_t chunk : {size_t{1}, size_t{7}, size_t{64}, SIZE_MAX}) {
         EXPECT_TRUE(SameBits(RunPrompt(*test, prompts[0], chunk), alone[0]))
@@ -92,6 +98,35 @@ TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
       }
     }
   }
+}
+
+class Identity : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string Folder() const {
+    const std::string name = GetParam();
+    return name == "deepseek_v1" ? DeepseekFolder() : SharedPath("checkpoints/" + name);
+  }
+};
+
+TEST_P(Identity, LogitsDoNotDependOnChunkBatchThreadsOrInstructionSet) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  ExpectOneResult(Folder(), {});
+}
+
+// The program's default.
+TEST_P(Identity, NorDoTheyWithATrunkInInt8AndActivationsInInt8) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  ExpectOneResult(Folder(), {experts::Arithmetic::kInt8, checkpoint::TrunkFormat::kInt8});
+}
+
+TEST_P(Identity, NorDoTheyWithATrunkInQ4AndActivationsInInt8) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  ExpectOneResult(Folder(), {experts::Arithmetic::kInt8, checkpoint::TrunkFormat::kQ4});
+}
+
+TEST_P(Identity, NorDoTheyWithATrunkInInt8AndActivationsInF32) {
+  if (!std::filesystem::exists(Folder())) GTEST_SKIP() << "no reference data: " << Folder();
+  ExpectOneResult(Folder(), {experts::Arithmetic::kF32, checkpoint::TrunkFormat::kInt8});
 }
 
 TEST_P(Identity, LastRowAloneEqualsTheLastOfAllRows) {

@@ -1,5 +1,6 @@
 #include "model/scratch.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -51,6 +52,14 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
     scratch.*part.member = scratch.memory.As<float>().data() + offset / sizeof(float);
     offset += RoundUp(part.rows * part.width * sizeof(float), kCacheLineBytes);
   }
+  const size_t quantised_rows = std::max(shape.row_count_max, shape.logit_row_max);
+  scratch.quantises = shape.quantised_width != 0;
+  if (scratch.quantises) {
+    SMOE_TRY_ASSIGN(scratch.quantised,
+                    kernels::QuantisedBuffer::Create(quantised_rows, shape.quantised_width,
+                                                     "activations in integers"));
+  }
+  scratch.row_is_finite.resize(quantised_rows);
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);
   scratch.row_is_bad.resize(shape.row_count_max);
   scratch.attention_states.resize(shape.row_count_max * shape.attention_heads);

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "kernels/feed_forward.h"
 #include "kernels/kernels.h"
 
 namespace smoe::model {
@@ -25,6 +26,8 @@ struct ScratchShape {
   uint32_t expert_count = 0;
   uint32_t top_k = 0;
   uint32_t vocab_size = 0;
+  // Columns of the widest rows that are quantised; 0: everything is computed in f32.
+  uint32_t quantised_width = 0;
 };
 
 // One row of the step.
@@ -76,9 +79,15 @@ struct Scratch {
   float* head_in = nullptr;         // [logit rows][hidden_size]
   float* logits = nullptr;          // [logit rows][vocab_size]
 
-  std::vector<uint32_t> expert_ids;  // [rows][top_k], rank order
-  std::vector<uint8_t> row_is_bad;   // [rows], written by threads, read after the join
-  std::vector<StepRow> rows;         // [rows]
+  // Rows of activations in s8, [max(rows, logit rows)][quantised_width]; none with f32 arithmetic.
+  kernels::QuantisedBuffer quantised;
+  bool quantises = false;
+
+  uint32_t layer_index = 0;            // that is being run, for messages
+  std::vector<uint32_t> expert_ids;    // [rows][top_k], rank order
+  std::vector<uint8_t> row_is_bad;     // [rows], written by threads, read after the join
+  std::vector<uint8_t> row_is_finite;  // [max(rows, logit rows)], of what was quantised last
+  std::vector<StepRow> rows;           // [rows]
   std::vector<kernels::AttentionState> attention_states;  // [rows][attention_heads]
   std::vector<kernels::AttentionState> part_states;       // [part_count_max][attention_heads]
   std::vector<AttentionTask> attention_tasks;             // up to rows + part_count_max

@@ -1,357 +1,353 @@
 #include "model/trunk.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <mutex>
 #include <optional>
-#include <set>
-#include <string>
-#include <string_view>
 
-#include "checkpoint/expert_names.h"
-#include "checkpoint/linear_weight.h"
+#include "base/check.h"
+#include "model/trunk_plan.h"
 #include "tensor/finite.h"
+#include "tensor/quantise_int8.h"
+#include "tensor/round_bf16.h"
+#include "tensor/tensor.h"
 
 namespace smoe::model {
 
 namespace {
 
 using checkpoint::LinearKind;
-using checkpoint::LinearWeight;
-using checkpoint::TensorInfo;
 using tensor::DType;
-using tensor::Shape;
+using tensor::QuantisationError;
 using tensor::WeightFormat;
 
-// Part of a name that no family of ours runs: vision towers, multi-token prediction, scales that no
-// weight depends on, and buffers that old checkpoints stored although they follow from the config.
-bool IsKnownExtra(std::string_view name) {
-  for (const std::string_view start : {"mtp.", "model.mtp.", "visual.", "model.visual.",
-                                       "vision_tower.", "multi_modal_projector."}) {
-    if (name.starts_with(start)) return true;
+// Weights that a thread takes at once: 1 MiB in f32, which stays in a core's own cache. Rows are
+// taken in whole tiles, and whole groups of q4.
+constexpr uint64_t kJobWeights = uint64_t{1} << 18;
+constexpr uint64_t kJobRows = 32;
+
+DType DTypeOf(WeightFormat format) {
+  if (format == WeightFormat::kF16) return DType::kF16;
+  return format == WeightFormat::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+tensor::WeightView ViewOf(const TrunkPiece& piece, const AlignedBuffer& memory) {
+  tensor::WeightView view;
+  view.format = piece.format;
+  view.rows = static_cast<uint32_t>(piece.rows);
+  view.cols = static_cast<uint32_t>(piece.cols);
+  view.data = memory.bytes().subspan(piece.offset, piece.bytes);
+  view.scales = memory.bytes().subspan(piece.scales_offset, piece.scale_bytes);
+  if (piece.format == WeightFormat::kSmoeQ4) view.group_size = checkpoint::kQ4Group;
+  if (piece.format == WeightFormat::kInt8) view.group_size = tensor::kInt8Group;
+  return view;
+}
+
+// Memory that a job works in; kept for the next one.
+struct Staging {
+  std::vector<std::byte> codes;
+  std::vector<std::byte> scales;
+  std::vector<float> floats;
+};
+
+template <class T>
+std::span<T> First(std::vector<T>* buffer, uint64_t count) {
+  buffer->resize(std::max<uint64_t>(buffer->size(), count));
+  return std::span(*buffer).first(count);
+}
+
+struct Job {
+  size_t piece_index = 0;
+  uint64_t first_row = 0;
+  uint64_t row_count = 0;
+};
+
+std::vector<Job> CutJobs(const std::vector<TrunkPiece>& pieces) {
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TrunkPiece& piece = pieces[i];
+    if (piece.cols == 0) continue;
+    const uint64_t step = std::max<uint64_t>(kJobWeights / piece.cols / kJobRows, 1) * kJobRows;
+    for (uint64_t first = 0; first < piece.rows; first += step) {
+      jobs.push_back({i, first, std::min(step, piece.rows - first)});
+    }
   }
-  return name.ends_with("rotary_emb.inv_freq") || checkpoint::IsActivationScaleName(name);
+  return jobs;
 }
 
-// A copy of the embedding that tied models may carry is never read.
-bool IsHead(std::string_view name) {
-  std::string_view stem;
-  return name.starts_with("lm_head.") &&
-         (checkpoint::IsLinearName(name, &stem) || checkpoint::IsQuantisationName(name));
-}
-
-std::optional<WeightFormat> FormatOf(DType dtype) {
-  if (dtype == DType::kF32) return WeightFormat::kF32;
-  if (dtype == DType::kF16) return WeightFormat::kF16;
-  if (dtype == DType::kBF16) return WeightFormat::kBF16;
-  return std::nullopt;
-}
-
-// Two passes over the same list: Want() collects names, checks shapes and adds up sizes; Read()
-// takes the memory once and fills it.
-class TrunkLoader {
+// Reads and converts the rows of one job.
+class JobReader {
  public:
-  TrunkLoader(const store::ModelFiles& files, const ArchTraits& traits)
-      : files_(files), config_(files.config), traits_(traits) {}
+  JobReader(const store::ModelFiles& files, const TrunkPiece& piece, const Job& job,
+            AlignedBuffer* memory, Staging* staging)
+      : files_(files), piece_(piece), job_(job), memory_(*memory), staging_(*staging) {}
 
-  Result<std::unique_ptr<Trunk>> Load();
+  // What converting has cost; nothing where the file's bits are kept.
+  Result<QuantisationError> Run() {
+    Result<QuantisationError> done = Read();
+    if (done || done.error().message().starts_with(PathOfPiece())) return done;
+    return While(PathOfPiece(), std::move(done));
+  }
 
  private:
-  struct Piece {
-    std::string name;
-    const TensorInfo* info = nullptr;
-    std::optional<LinearWeight> quantised;  // info is that of its codes
-    Shape shape;
-    DType dtype = DType::kF32;  // in memory
-    uint64_t offset = 0;        // in memory
-    uint64_t count = 0;         // elements
-    tensor::WeightView* matrix = nullptr;
-    FloatVector* vector = nullptr;
-    tensor::TensorView* table = nullptr;
-  };
+  uint64_t weight_count() const { return job_.row_count * piece_.cols; }
+  uint64_t first_weight() const { return job_.first_row * piece_.cols; }
+  std::string PathOfPiece() const {
+    return files_.trunk.files()[piece_.source.codes.info->file_index].path();
+  }
+  MutableBytes Memory(uint64_t offset, uint64_t bytes) const {
+    return memory_.bytes().subspan(offset, bytes);
+  }
+  MutableBytes Elements(uint64_t element_bytes) const {
+    return Memory(piece_.offset + first_weight() * element_bytes, weight_count() * element_bytes);
+  }
+  MutableBytes Q4Codes() const {
+    return Memory(piece_.offset + first_weight() / 2,
+                  tensor::PackedBytes(weight_count(), tensor::SmoeBits::kQ4));
+  }
+  MutableBytes Q4Scales() const {
+    return Memory(piece_.scales_offset + tensor::ScaleBytes(first_weight(), checkpoint::kQ4Group),
+                  tensor::ScaleBytes(weight_count(), checkpoint::kQ4Group));
+  }
+  tensor::Int8Target Int8() const {
+    return {static_cast<uint32_t>(piece_.rows), static_cast<uint32_t>(piece_.cols),
+            Memory(piece_.offset, piece_.bytes), Memory(piece_.scales_offset, piece_.scale_bytes)};
+  }
 
-  bool Has(const std::string& name) const { return files_.trunk.Find(name) != nullptr; }
-  Result<Piece*> Want(const std::string& name, const Shape& shape, std::optional<DType> convert_to);
-  // Matrices are wanted by their names without ".weight".
-  Result<Piece*> WantLinear(const std::string& stem, const Shape& shape,
-                            std::optional<DType> convert_to);
-  Result<Piece*> WantQuantised(const LinearWeight& weight, const Shape& shape);
-  Piece* Add(Piece piece);
-  Status WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols, tensor::WeightView* to,
-                    std::optional<DType> convert_to = std::nullopt);
-  Status WantVector(const std::string& name, uint64_t count, FloatVector* to);
-  Status WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to);
+  Result<QuantisationError> Read() {
+    const checkpoint::LinearWeight& source = piece_.source;
+    const bool is_plain = source.kind == LinearKind::kFloat &&
+                          checkpoint::FormatOf(source.codes.info->dtype) == piece_.format;
+    if (is_plain) return ReadPlain();
+    if (source.kind == LinearKind::kInt8 && piece_.format == WeightFormat::kInt8) return ReadInt8();
+    if (source.kind == LinearKind::kQ4 && piece_.format == WeightFormat::kSmoeQ4) return ReadQ4();
+    // f32 is where it shall be already.
+    const std::span<float> weights =
+        piece_.format == WeightFormat::kF32
+            ? memory_.As<float>().subspan(piece_.offset / sizeof(float) + first_weight(),
+                                          weight_count())
+            : First(&staging_.floats, weight_count());
+    SMOE_TRY(
+        checkpoint::ReadLinearRows(files_.trunk, source, job_.first_row, weights, &staging_.codes));
+    SMOE_TRY(CheckFinite(DType::kF32, std::as_bytes(weights)));
+    return Convert(weights);
+  }
 
-  Status WantAll(Trunk* trunk);
-  Status WantAttention(const std::string& stem, LayerWeights* layer);
-  Status WantFeedForward(const std::string& stem, LayerWeights* layer);
-  Status CheckNothingIsLeft() const;
+  Status CheckFinite(DType dtype, Bytes elements) const {
+    const std::optional<uint64_t> bad = tensor::FindNonFinite(dtype, elements);
+    if (!bad) return Ok();
+    return Corrupt("tensor {}: element {} is NaN or infinite, weights must be finite", piece_.name,
+                   first_weight() + *bad);
+  }
 
-  Status Read(Trunk* trunk);
-  Status ReadPiece(const Piece& piece, AlignedBuffer* memory,
-                   std::vector<std::byte>* staging) const;
-  Status ReadQuantised(const Piece& piece, std::span<float> target) const;
-  std::string PathOf(const TensorInfo& info) const {
-    return files_.trunk.files()[info.file_index].path();
+  Result<QuantisationError> ReadPlain() {
+    const DType dtype = DTypeOf(piece_.format);
+    const uint64_t element_bytes = tensor::DTypeBytes(dtype);
+    const MutableBytes target = Elements(element_bytes);
+    SMOE_TRY(files_.trunk.Read(*piece_.source.codes.info, first_weight() * element_bytes, target));
+    SMOE_TRY(CheckFinite(dtype, target));
+    return QuantisationError{};
+  }
+
+  Result<QuantisationError> ReadInt8() {
+    const uint64_t row_scales = CeilDiv(piece_.cols, uint64_t{tensor::kInt8Group});
+    const std::span<std::byte> codes = First(&staging_.codes, weight_count());
+    const std::span<std::byte> scales =
+        First(&staging_.scales, job_.row_count * row_scales * sizeof(float));
+    SMOE_TRY(
+        checkpoint::ReadLinearCodes(files_.trunk, piece_.source, job_.first_row, codes, scales));
+    tensor::TileInt8(Int8(), static_cast<uint32_t>(job_.first_row),
+                     static_cast<uint32_t>(job_.row_count), codes, scales);
+    return QuantisationError{};
+  }
+
+  Result<QuantisationError> ReadQ4() {
+    SMOE_TRY(checkpoint::ReadLinearCodes(files_.trunk, piece_.source, job_.first_row, Q4Codes(),
+                                         Q4Scales()));
+    return QuantisationError{};
+  }
+
+  Result<QuantisationError> Convert(std::span<const float> weights) {
+    switch (piece_.format) {
+      case WeightFormat::kBF16:
+        return RoundToBf16(weights);
+      case WeightFormat::kInt8:
+        return tensor::QuantiseInt8(Int8(), static_cast<uint32_t>(job_.first_row),
+                                    static_cast<uint32_t>(job_.row_count), weights);
+      case WeightFormat::kSmoeQ4: {
+        Status coded = tensor::QuantiseSmoe(weights, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
+                                            tensor::Quantiser::kMse, Q4Codes(), Q4Scales());
+        if (!coded) {
+          return Unexpected(std::move(coded.error())
+                                .While(fmt::format("tensor {}, counted from element {}",
+                                                   piece_.name, first_weight())));
+        }
+        return tensor::MeasureError(weights, Q4Codes(), Q4Scales(), tensor::SmoeBits::kQ4,
+                                    checkpoint::kQ4Group);
+      }
+      default:
+        return QuantisationError{};
+    }
+  }
+
+  Result<QuantisationError> RoundToBf16(std::span<const float> weights) {
+    const MutableBytes target = Elements(sizeof(uint16_t));
+    const QuantisationError error = tensor::RoundToBf16(weights, target);
+    const std::optional<uint64_t> bad = tensor::FindNonFinite(DType::kBF16, target);
+    if (!bad) return error;
+    return Unsupported("tensor {}: element {} is {}, beyond what bf16 holds", piece_.name,
+                       first_weight() + *bad, weights[*bad]);
   }
 
   const store::ModelFiles& files_;
-  const checkpoint::ModelConfig& config_;
-  const ArchTraits& traits_;
-  std::vector<Piece> pieces_;
-  std::set<std::string, std::less<>> used_;
-  uint64_t total_bytes_ = 0;
+  const TrunkPiece& piece_;
+  const Job& job_;
+  AlignedBuffer& memory_;
+  Staging& staging_;
 };
 
-Result<TrunkLoader::Piece*> TrunkLoader::Want(const std::string& name, const Shape& shape,
-                                              std::optional<DType> convert_to) {
-  const TensorInfo* info = files_.trunk.Find(name);
-  if (info == nullptr) {
-    return Corrupt("{}: tensor {} is missing, a {} model needs it as {}", files_.path, name,
-                   checkpoint::FamilyName(traits_.family), tensor::ShapeText(shape));
+// All jobs over the pool.
+class TrunkReader {
+ public:
+  TrunkReader(const store::ModelFiles& files, const TrunkPlan& plan, AlignedBuffer* memory)
+      : files_(files),
+        plan_(plan),
+        memory_(*memory),
+        jobs_(CutJobs(plan.pieces)),
+        errors_(jobs_.size()),
+        first_failed_(jobs_.size()) {}
+
+  Status Run(ThreadPool& pool) {
+    pool.ParallelFor(jobs_.size(), 1, [&](size_t begin, size_t end) {
+      const std::unique_ptr<Staging> staging = Borrow();
+      for (size_t i = begin; i < end; ++i) RunJob(i, staging.get());
+      Return(std::move(*staging));
+    });
+    return std::move(failure_);
   }
-  if (info->shape != shape) {
-    return Corrupt("{}: tensor {}: shape {} expected from config.json, {} found", PathOf(*info),
-                   name, tensor::ShapeText(shape), tensor::ShapeText(info->shape));
-  }
-  if (convert_to ? !tensor::IsFloat(info->dtype) : !FormatOf(info->dtype)) {
-    return Unsupported("{}: tensor {}: dtype {}, this build computes with F32, F16 and BF16",
-                       PathOf(*info), name, tensor::DTypeName(info->dtype));
-  }
-  Piece piece;
-  piece.name = name;
-  piece.info = info;
-  piece.shape = shape;
-  piece.dtype = convert_to.value_or(info->dtype);
-  return Add(std::move(piece));
-}
 
-Result<TrunkLoader::Piece*> TrunkLoader::WantQuantised(const LinearWeight& weight,
-                                                       const Shape& shape) {
-  const std::string& name = *weight.codes.name;
-  if (weight.shape != shape) {
-    return Corrupt("{}: tensor {}: shape {} expected from config.json, {} found",
-                   PathOf(*weight.codes.info), name, tensor::ShapeText(shape),
-                   tensor::ShapeText(weight.shape));
-  }
-  for (const checkpoint::NamedTensor& tensor : {weight.scales, weight.global_scale}) {
-    if (tensor.name != nullptr) used_.insert(*tensor.name);
-  }
-  Piece piece;
-  piece.name = name;
-  piece.info = weight.codes.info;
-  piece.quantised = weight;
-  piece.shape = shape;
-  return Add(std::move(piece));
-}
-
-TrunkLoader::Piece* TrunkLoader::Add(Piece piece) {
-  piece.offset = total_bytes_;
-  piece.count = *tensor::ElementCount(piece.shape);
-  // Sizes are those of ranges inside real files, so sums and a few doublings cannot overflow.
-  total_bytes_ =
-      RoundUp(total_bytes_ + piece.count * tensor::DTypeBytes(piece.dtype), kCacheLineBytes);
-  used_.insert(piece.name);
-  pieces_.push_back(std::move(piece));
-  return &pieces_.back();
-}
-
-Result<TrunkLoader::Piece*> TrunkLoader::WantLinear(const std::string& stem, const Shape& shape,
-                                                    std::optional<DType> convert_to) {
-  const std::string name = stem + ".weight";
-  if (Has(name) || Has(name + "_packed")) {
-    auto found = checkpoint::FindLinear(files_.trunk, stem, config_);
-    if (!found) return While(files_.path, std::move(found));
-    if (found->kind != LinearKind::kFloat) return WantQuantised(*found, shape);
-  }
-  return Want(name, shape, convert_to);
-}
-
-Status TrunkLoader::WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols,
-                               tensor::WeightView* to, std::optional<DType> convert_to) {
-  SMOE_TRY_ASSIGN(Piece * piece, WantLinear(stem, {rows, cols}, convert_to));
-  piece->matrix = to;
-  return Ok();
-}
-
-Status TrunkLoader::WantVector(const std::string& name, uint64_t count, FloatVector* to) {
-  SMOE_TRY_ASSIGN(Piece * piece, Want(name, {count}, DType::kF32));
-  piece->vector = to;
-  return Ok();
-}
-
-Status TrunkLoader::WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to) {
-  SMOE_TRY(WantMatrix(stem + ".gate_proj", width, config_.hidden_size, &to->gate));
-  SMOE_TRY(WantMatrix(stem + ".up_proj", width, config_.hidden_size, &to->up));
-  return WantMatrix(stem + ".down_proj", config_.hidden_size, width, &to->down);
-}
-
-Status TrunkLoader::WantAttention(const std::string& stem, LayerWeights* layer) {
-  const uint64_t hidden = config_.hidden_size;
-  const uint64_t q_width = uint64_t{config_.num_attention_heads} * config_.head_dim;
-  const uint64_t kv_width = uint64_t{config_.num_key_value_heads} * config_.head_dim;
-  const std::string attention = stem + "self_attn.";
-  SMOE_TRY(WantMatrix(attention + "q_proj", q_width, hidden, &layer->q));
-  SMOE_TRY(WantMatrix(attention + "k_proj", kv_width, hidden, &layer->k));
-  SMOE_TRY(WantMatrix(attention + "v_proj", kv_width, hidden, &layer->v));
-  SMOE_TRY(WantMatrix(attention + "o_proj", hidden, q_width, &layer->o));
-  struct Bias {
-    const char* name;
-    uint64_t count;
-    FloatVector* to;
-  };
-  const Bias biases[] = {{"q_proj.bias", q_width, &layer->q_bias},
-                         {"k_proj.bias", kv_width, &layer->k_bias},
-                         {"v_proj.bias", kv_width, &layer->v_bias},
-                         {"o_proj.bias", hidden, &layer->o_bias}};
-  // The tensors decide, not the flag; the first layer decides for all, so that a layer whose bias
-  // was lost is missing a tensor.
-  const std::string first = files_.facts.prefix + "layers.0.self_attn.";
-  for (const Bias& bias : biases) {
-    if (Has(first + bias.name)) SMOE_TRY(WantVector(attention + bias.name, bias.count, bias.to));
-  }
-  if (traits_.qk_norm == QkNorm::kNone) return Ok();
-  const bool per_head = traits_.qk_norm == QkNorm::kPerHead;
-  SMOE_TRY(WantVector(attention + "q_norm.weight", per_head ? config_.head_dim : q_width,
-                      &layer->q_norm));
-  return WantVector(attention + "k_norm.weight", per_head ? config_.head_dim : kv_width,
-                    &layer->k_norm);
-}
-
-Status TrunkLoader::WantFeedForward(const std::string& stem, LayerWeights* layer) {
-  if (!layer->is_sparse) return WantDense(stem + "mlp", config_.intermediate_size, &layer->dense);
-  SMOE_TRY(WantMatrix(stem + traits_.moe_block + ".gate", config_.num_experts, config_.hidden_size,
-                      &layer->router, DType::kF32));
-  if (traits_.shared_expert == nullptr || config_.shared_expert_intermediate_size == 0) return Ok();
-  SMOE_TRY(WantDense(stem + traits_.shared_expert, config_.shared_expert_intermediate_size,
-                     &layer->dense));
-  if (traits_.shared_expert_gate == nullptr) return Ok();
-  return WantMatrix(stem + traits_.shared_expert_gate, 1, config_.hidden_size, &layer->shared_gate,
-                    DType::kF32);
-}
-
-Status TrunkLoader::WantAll(Trunk* trunk) {
-  const std::string& prefix = files_.facts.prefix;
-  const uint64_t hidden = config_.hidden_size;
-  SMOE_TRY_ASSIGN(Piece * embedding,
-                  Want(prefix + "embed_tokens.weight", {config_.vocab_size, hidden}, std::nullopt));
-  embedding->table = &trunk->embedding;
-  if (files_.facts.head_is_tied) {
-    embedding->matrix = &trunk->head;
-  } else {
-    SMOE_TRY(WantMatrix("lm_head", config_.vocab_size, hidden, &trunk->head));
-  }
-  SMOE_TRY(WantVector(prefix + "norm.weight", hidden, &trunk->final_norm));
-  trunk->layers.resize(config_.num_hidden_layers);
-  for (size_t index = 0; index < trunk->layers.size(); ++index) {
-    LayerWeights* layer = &trunk->layers[index];
-    layer->is_sparse = files_.facts.layer_is_sparse[index];
-    const std::string stem = fmt::format("{}layers.{}.", prefix, index);
-    SMOE_TRY(WantVector(stem + "input_layernorm.weight", hidden, &layer->input_norm));
-    SMOE_TRY(WantVector(stem + "post_attention_layernorm.weight", hidden, &layer->post_norm));
-    SMOE_TRY(WantAttention(stem, layer));
-    SMOE_TRY(WantFeedForward(stem, layer));
-  }
-  return Ok();
-}
-
-Status TrunkLoader::CheckNothingIsLeft() const {
-  for (const auto& [name, info] : files_.trunk.tensors()) {
-    if (used_.contains(name) || IsKnownExtra(name)) continue;
-    if (files_.facts.head_is_tied && IsHead(name)) continue;
-    const auto layer = checkpoint::ParseLayerName(name);
-    const bool is_ours = layer && layer->prefix == files_.facts.prefix;
-    if (is_ours && layer->layer_index >= config_.num_hidden_layers) continue;
-    if (is_ours && checkpoint::ParseExpertName(name)) continue;
-    return Unsupported(
-        "{}: tensor {} {} belongs to nothing that this build computes for {}; results without it "
-        "would be wrong",
-        PathOf(info), name, tensor::ShapeText(info.shape), checkpoint::FamilyName(traits_.family));
-  }
-  return Ok();
-}
-
-Status TrunkLoader::ReadPiece(const Piece& piece, AlignedBuffer* memory,
-                              std::vector<std::byte>* staging) const {
-  const uint64_t source_bytes = tensor::DTypeBytes(piece.info->dtype);
-  const uint64_t step = kTrunkPieceBytes / source_bytes;
-  const uint64_t stored_bytes = tensor::DTypeBytes(piece.dtype);
-  const bool converts = piece.dtype != piece.info->dtype;
-  for (uint64_t first = 0; first < piece.count; first += step) {
-    const uint64_t count = std::min(step, piece.count - first);
-    const MutableBytes target =
-        memory->bytes().subspan(piece.offset + first * stored_bytes, count * stored_bytes);
-    const MutableBytes source =
-        converts ? MutableBytes(*staging).first(count * source_bytes) : target;
-    SMOE_TRY(files_.trunk.Read(*piece.info, first * source_bytes, source));
-    if (converts) {
-      tensor::ToF32({piece.info->dtype, {count}, source}, 0,
-                    memory->As<float>().subspan(piece.offset / sizeof(float) + first, count));
+  // In the order of the jobs, so that the sums do not depend on the threads.
+  QuantisationError ErrorOf(size_t piece_index) const {
+    QuantisationError sum;
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      if (jobs_[i].piece_index == piece_index) sum.Add(errors_[i]);
     }
-    if (const std::optional<uint64_t> bad = tensor::FindNonFinite(piece.dtype, target)) {
-      return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite",
-                     PathOf(*piece.info), piece.name, first + *bad);
-    }
+    return sum;
   }
-  return Ok();
-}
 
-Status TrunkLoader::ReadQuantised(const Piece& piece, std::span<float> target) const {
-  const uint64_t cols = piece.shape[1];
-  const uint64_t step = std::max<uint64_t>(kTrunkPieceBytes / sizeof(float) / cols, 1) * cols;
-  for (uint64_t first = 0; first < piece.count; first += step) {
-    const std::span<float> part = target.subspan(first, std::min(step, piece.count - first));
-    const std::string path = PathOf(*piece.info);
-    auto read = checkpoint::ReadLinearRows(files_.trunk, *piece.quantised, first / cols, part);
-    if (!read) return While(path, std::move(read));
-    const auto bad = tensor::FindNonFinite(DType::kF32, std::as_bytes(part));
-    if (!bad) continue;
-    return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite", path,
-                   piece.name, first + *bad);
+ private:
+  std::unique_ptr<Staging> Borrow() {
+    const std::lock_guard lock(mutex_);
+    auto staging = std::make_unique<Staging>();
+    if (idle_.empty()) return staging;
+    *staging = std::move(idle_.back());
+    idle_.pop_back();
+    return staging;
   }
-  return Ok();
-}
-
-Status TrunkLoader::Read(Trunk* trunk) {
-  SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(total_bytes_, "trunk"));
-  std::vector<std::byte> staging(kTrunkPieceBytes);
-  for (const Piece& piece : pieces_) {
-    const MutableBytes memory =
-        trunk->memory.bytes().subspan(piece.offset, piece.count * tensor::DTypeBytes(piece.dtype));
-    if (piece.quantised) {
-      SMOE_TRY(ReadQuantised(
-          piece, trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.count)));
-    } else {
-      SMOE_TRY(ReadPiece(piece, &trunk->memory, &staging));
-    }
-    if (piece.vector != nullptr) {
-      *piece.vector = trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.count);
-    }
-    if (piece.table != nullptr) *piece.table = {piece.dtype, piece.shape, memory};
-    if (piece.matrix != nullptr) {
-      piece.matrix->format = *FormatOf(piece.dtype);
-      piece.matrix->rows = static_cast<uint32_t>(piece.shape[0]);
-      piece.matrix->cols = static_cast<uint32_t>(piece.shape[1]);
-      piece.matrix->data = memory;
-    }
+  void Return(Staging staging) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(staging));
   }
-  return Ok();
-}
 
-Result<std::unique_ptr<Trunk>> TrunkLoader::Load() {
-  auto trunk = std::make_unique<Trunk>();
-  SMOE_TRY(WantAll(trunk.get()));
-  SMOE_TRY(CheckNothingIsLeft());
-  SMOE_TRY(Read(trunk.get()));
-  return trunk;
+  // Jobs behind one that failed are passed over, those before it are not: so the first of all that
+  // would fail is the one that is told.
+  void RunJob(size_t index, Staging* staging) {
+    if (index > first_failed_.load(std::memory_order_relaxed)) return;
+    const Job& job = jobs_[index];
+    auto done = JobReader(files_, plan_.pieces[job.piece_index], job, &memory_, staging).Run();
+    if (done) {
+      errors_[index] = *done;
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (index > first_failed_.load(std::memory_order_relaxed)) return;
+    first_failed_.store(index, std::memory_order_relaxed);
+    failure_ = Unexpected(std::move(done.error()));
+  }
+
+  const store::ModelFiles& files_;
+  const TrunkPlan& plan_;
+  AlignedBuffer& memory_;
+  const std::vector<Job> jobs_;
+  std::vector<QuantisationError> errors_;  // by job
+  std::atomic<size_t> first_failed_;
+  std::mutex mutex_;
+  std::vector<Staging> idle_;
+  Status failure_;
+};
+
+void Report(const TrunkPiece& piece, const QuantisationError& error, TrunkReport* report) {
+  if (!piece.part) return;
+  TrunkPartReport& part = report->parts[static_cast<size_t>(*piece.part)];
+  ++part.matrix_count;
+  part.bytes += piece.bytes + piece.scale_bytes;
+  if (std::find(part.formats.begin(), part.formats.end(), piece.format) == part.formats.end()) {
+    part.formats.push_back(piece.format);
+  }
+  part.error.Add(error);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits) {
-  if (files.facts.layer_is_sparse.size() != files.config.num_hidden_layers) {
-    return Corrupt("{}: {} layers found in the tensors, {} in config.json", files.path,
-                   files.facts.layer_is_sparse.size(), files.config.num_hidden_layers);
+std::string TrunkReport::Text() const {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const TrunkPartReport& part = parts[i];
+    if (part.matrix_count == 0) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ",
+                        checkpoint::TrunkPartName(static_cast<checkpoint::TrunkPart>(i)));
+    for (size_t f = 0; f < part.formats.size(); ++f) {
+      text += fmt::format("{}{}", f == 0 ? " " : "/", tensor::WeightFormatName(part.formats[f]));
+    }
+    if (part.error.weight_count != 0) {
+      text += fmt::format(" (error {:.3g} %)", 100 * part.error.RelativeRmse());
+    }
   }
-  return TrunkLoader(files, traits).Load();
+  return text;
+}
+
+void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> out) {
+  SMOE_CHECK(row < matrix.rows && out.size() == matrix.cols);
+  const uint64_t first = uint64_t{row} * matrix.cols;
+  if (matrix.format == WeightFormat::kInt8) return tensor::DequantiseInt8Row(matrix, row, out);
+  if (matrix.format == WeightFormat::kSmoeQ4) {
+    const uint64_t codes = tensor::PackedBytes(out.size(), tensor::SmoeBits::kQ4);
+    const uint64_t scales = tensor::ScaleBytes(out.size(), matrix.group_size);
+    return tensor::DequantiseSmoe(matrix.data.subspan(row * codes, codes),
+                                  matrix.scales.subspan(row * scales, scales),
+                                  tensor::SmoeBits::kQ4, matrix.group_size, out);
+  }
+  const DType dtype = DTypeOf(matrix.format);
+  tensor::ToF32({dtype, {}, matrix.data}, first, out);
+}
+
+Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
+                                         const checkpoint::TrunkFormats& formats,
+                                         ThreadPool& pool) {
+  auto trunk = std::make_unique<Trunk>();
+  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, trunk.get()));
+  SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(plan.total_bytes, "trunk"));
+  TrunkReader reader(files, plan, &trunk->memory);
+  SMOE_TRY(reader.Run(pool));
+  trunk->report.asked = formats;
+  trunk->report.bytes = plan.total_bytes;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const TrunkPiece& piece = plan.pieces[i];
+    Report(piece, reader.ErrorOf(i), &trunk->report);
+    if (piece.matrix != nullptr) *piece.matrix = ViewOf(piece, trunk->memory);
+    if (piece.second_matrix != nullptr) *piece.second_matrix = ViewOf(piece, trunk->memory);
+    if (piece.vector == nullptr) continue;
+    *piece.vector = trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.cols);
+  }
+  return trunk;
+}
+
+Result<uint64_t> TrunkBytes(const store::ModelFiles& files, const ArchTraits& traits,
+                            const checkpoint::TrunkFormats& formats) {
+  Trunk unused;
+  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, &unused));
+  return plan.total_bytes;
 }
 
 }  // namespace smoe::model

@@ -1,18 +1,26 @@
 // model/trunk.h: every weight of a model but the routed experts, in memory.
 //
-// One anonymous buffer holds all of it, so that it is never read from a file again: matrices in
-// their own dtype, norms, biases and the router in f32. Each starts at a multiple of 64 bytes.
+// One anonymous buffer holds all of it, so that it is never read from a file again: matrices in the
+// format that was asked for (checkpoint/trunk_format.h), norms, biases, routers and gates of shared
+// experts in f32. Each starts at a multiple of 64 bytes. Matrices are converted while they are
+// read, a few rows at a time on every thread of the pool: no matrix is ever in memory in f32 as
+// well.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
+#include "checkpoint/trunk_format.h"
 #include "model/arch/arch_traits.h"
 #include "store/model_files.h"
-#include "tensor/tensor.h"
+#include "tensor/quantise.h"
 #include "tensor/weights.h"
 
 namespace smoe::model {
@@ -37,22 +45,49 @@ struct LayerWeights {
   bool has_dense() const { return dense.gate.rows != 0; }
 };
 
+// What became of the matrices of one part.
+struct TrunkPartReport {
+  uint64_t matrix_count = 0;
+  uint64_t bytes = 0;                         // in memory
+  std::vector<tensor::WeightFormat> formats;  // each once, in the order of the first matrix
+  // Against the weights of the file, of the matrices that were converted; nothing: all are as the
+  // file has them.
+  tensor::QuantisationError error;
+};
+
+struct TrunkReport {
+  checkpoint::TrunkFormats asked;
+  uint64_t bytes = 0;  // of the whole trunk
+  std::array<TrunkPartReport, checkpoint::kTrunkPartCount> parts;
+
+  // "embedding int8", "attention int8 (error 0.63 %)", ...: parts that the model has.
+  std::string Text() const;
+};
+
 struct Trunk {
   AlignedBuffer memory;
-  tensor::TensorView embedding;  // [vocab_size, hidden_size]
+  tensor::WeightView embedding;  // [vocab_size][hidden_size]
   tensor::WeightView head;       // the same shape; the embedding itself if tied
   FloatVector final_norm;        // [hidden_size]
   std::vector<LayerWeights> layers;
+  TrunkReport report;
 };
 
-// Reads the trunk in pieces of kTrunkPieceBytes at most. Routed experts, layers beyond
-// num_hidden_layers and other parts that are never run (vision, multi-token prediction) are passed
-// over.
+// Routed experts, layers beyond num_hidden_layers and other parts that are never run (vision,
+// multi-token prediction) are passed over.
 // Errors: kCorrupt for a missing tensor, a wrong shape, a NaN or infinity; kUnsupported for a dtype
-//         we do not compute with, or a tensor that the family does not use; all by name.
+//         we do not compute with, or a tensor that the family does not use, or a weight that the
+//         format cannot hold; all by name. Of several the first in the trunk, whatever the threads.
 //         kExhausted with the bytes of the trunk.
-Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits);
+Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
+                                         const checkpoint::TrunkFormats& formats, ThreadPool& pool);
 
-inline constexpr uint64_t kTrunkPieceBytes = uint64_t{4} << 20;
+// What LoadTrunk would take. Reads names and shapes only. Errors: as LoadTrunk for those.
+Result<uint64_t> TrunkBytes(const store::ModelFiles& files, const ArchTraits& traits,
+                            const checkpoint::TrunkFormats& formats);
+
+// Row `row` in f32: an embedding look-up. `out` has as many elements as the matrix columns.
+// Requires a format that a trunk has: f32, f16, bf16, int8, or q4 in whole groups of a row.
+void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> out);
 
 }  // namespace smoe::model

@@ -79,7 +79,7 @@ Status CheckTrunkShapes(const TensorFiles& trunk, const std::string& prefix,
   const uint64_t hidden = config.hidden_size;
   const uint64_t vocab = config.vocab_size;
   const std::string by_vocab = fmt::format("vocab_size {}, hidden_size {}", vocab, hidden);
-  SMOE_TRY(CheckShape(trunk, prefix + "embed_tokens.weight", {vocab, hidden}, by_vocab));
+  SMOE_TRY(CheckMatrix(trunk, prefix + "embed_tokens", config, {vocab, hidden}, by_vocab));
   SMOE_TRY(
       CheckShape(trunk, prefix + "norm.weight", {hidden}, fmt::format("hidden_size {}", hidden)));
   if (trunk.Find("lm_head.weight") != nullptr || trunk.Find("lm_head.weight_packed") != nullptr) {

@@ -16,7 +16,8 @@ void Append(const std::vector<std::string>& from, std::vector<std::string>* to) 
   to->insert(to->end(), from.begin(), from.end());
 }
 
-// Scales that no weight may have: NaN codes, which are no floats of the file, and what is below 0.
+// Scales and codes that no weight may have: NaN codes, which are no floats of the file, what is
+// below 0, and -128 in int8.
 void VerifyScales(const checkpoint::TensorFiles& files, const checkpoint::ModelConfig& config,
                   vault::VerifyReport* report) {
   for (const auto& [name, info] : files.tensors()) {
@@ -24,7 +25,10 @@ void VerifyScales(const checkpoint::TensorFiles& files, const checkpoint::ModelC
     if (!checkpoint::IsLinearName(name, &stem) || info.shape.size() != 2) continue;
     // What is wrong with names and shapes is said where the model is opened.
     const auto linear = checkpoint::FindLinear(files, stem, config);
-    if (!linear || linear->kind != checkpoint::LinearKind::kNvfp4) continue;
+    if (!linear || linear->kind == checkpoint::LinearKind::kFloat ||
+        linear->kind == checkpoint::LinearKind::kFp8) {
+      continue;
+    }
     if (Status status = checkpoint::CheckScales(files, *linear); !status) {
       const uint32_t file_index = linear->scales.info->file_index;
       report->AddProblem(

@@ -374,6 +374,10 @@ double QuantisationError::Rmse() const {
   return weight_count == 0 ? 0 : std::sqrt(squared_error / static_cast<double>(weight_count));
 }
 
+double QuantisationError::RelativeRmse() const {
+  return squared_error == 0 ? 0 : std::sqrt(squared_error / squared_value);
+}
+
 double QuantisationError::SnrDb() const {
   return squared_error == 0 ? HUGE_VAL : 10 * std::log10(squared_value / squared_error);
 }

@@ -54,6 +54,8 @@ struct QuantisationError {
   void Add(const QuantisationError& other);
   double Rmse() const;
   double SnrDb() const;
+  // The error's share of the weights: sqrt(squared_error / squared_value); 0 without an error.
+  double RelativeRmse() const;
 };
 
 // Quantises `weights` into `packed` (PackedBytes) and `scales` (ScaleBytes).
