@@ -21,12 +21,10 @@
 
 namespace smoe::experts {
 
-// One pass of one layer, as the router asked for it.
+// One pass, as the router asked for it.
 struct PassUse {
-  uint32_t first_ordinal = 0;            // of the layer's experts
-  uint32_t expert_count = 0;             // in the layer
   uint32_t row_count = 1;                // tokens of the pass
-  std::span<const uint32_t> ordinals;    // distinct, of this layer
+  std::span<const uint32_t> ordinals;    // distinct
   std::span<const uint32_t> row_counts;  // tokens that chose each of them; empty: one each
 };
 
@@ -36,7 +34,7 @@ class EvictionPolicy {
   EvictionPolicy(const EvictionPolicy&) = delete;
   EvictionPolicy& operator=(const EvictionPolicy&) = delete;
 
-  // Called once for each pass, before worths are asked for. Cost: O(experts of the layer).
+  // Called once for each pass, before worths are asked for. Cost: O(experts of its layers).
   virtual void Note(const PassUse& pass) = 0;
   // Of the expert with this ordinal, from 0 up. Among equals the lower ordinal goes first.
   virtual double Worth(uint32_t ordinal) const = 0;
@@ -49,7 +47,10 @@ enum class Eviction : uint8_t { kFrequency, kLru };
 const char* EvictionName(Eviction eviction);  // "frequency", "lru"
 std::optional<Eviction> EvictionFromName(std::string_view name);
 
-std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction, uint32_t expert_count);
+// `layer_begins`: each layer's first ordinal, ascending from 0, and behind them the number of
+// experts.
+std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction,
+                                                   std::vector<uint32_t> layer_begins);
 
 inline constexpr double kSlowHalfLifeTokens = 256;
 inline constexpr double kFastHalfLifeTokens = 2;

@@ -11,15 +11,11 @@ constexpr uint32_t kExperts = 4;
 
 PassUse Use(std::span<const uint32_t> ordinals, uint32_t row_count = 1,
             std::span<const uint32_t> row_counts = {}) {
-  return {.first_ordinal = 0,
-          .expert_count = kExperts,
-          .row_count = row_count,
-          .ordinals = ordinals,
-          .row_counts = row_counts};
+  return {.row_count = row_count, .ordinals = ordinals, .row_counts = row_counts};
 }
 
 TEST(Eviction, LruValuesTheLatestMost) {
-  const auto lru = MakeEvictionPolicy(Eviction::kLru, kExperts);
+  const auto lru = MakeEvictionPolicy(Eviction::kLru, {0, kExperts});
   const uint32_t first[] = {0, 1};
   const uint32_t second[] = {1};
   lru->Note(Use(first));
@@ -30,17 +26,18 @@ TEST(Eviction, LruValuesTheLatestMost) {
 
 // slow = 1 - 2^(-1/256), fast = 1 - 2^(-1/2) after one use; both halve with their half-lives.
 TEST(Eviction, FrequencyIsThreeQuartersSlowAndOneQuarterFast) {
-  const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, kExperts);
+  const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, {0, kExperts});
   const uint32_t used[] = {2};
   frequency->Note(Use(used));
   EXPECT_NEAR(frequency->Worth(2), 0.75 * 0.0027039 + 0.25 * 0.2928932, 1e-6);
-  frequency->Note(Use({}, 256));
+  const uint32_t other[] = {3};
+  frequency->Note(Use(other, 256));
   EXPECT_NEAR(frequency->Worth(2), 0.75 * 0.0027039 / 2, 1e-6);
   EXPECT_EQ(frequency->Worth(1), 0.0);
 }
 
 TEST(Eviction, ManyRowsCountAsManyTokens) {
-  const auto rows = MakeEvictionPolicy(Eviction::kFrequency, kExperts);
+  const auto rows = MakeEvictionPolicy(Eviction::kFrequency, {0, kExperts});
   const uint32_t used[] = {0, 1};
   const uint32_t row_counts[] = {192, 64};
   rows->Note(Use(used, 256, row_counts));
@@ -50,14 +47,12 @@ TEST(Eviction, ManyRowsCountAsManyTokens) {
 }
 
 TEST(Eviction, OtherLayersAreLeftAlone) {
-  const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, 2 * kExperts);
+  const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, {0, kExperts, 2 * kExperts});
   const uint32_t used[] = {1};
   const uint32_t other[] = {5};
   frequency->Note(Use(used));
   const double before = frequency->Worth(1);
-  PassUse next = Use(other);
-  next.first_ordinal = kExperts;
-  frequency->Note(next);
+  frequency->Note(Use(other));
   EXPECT_EQ(frequency->Worth(1), before);
 }
 
@@ -69,7 +64,7 @@ TEST(Eviction, NamesGoBothWays) {
 }
 
 TEST(ShadowCache, CountsWhatLruWouldMiss) {
-  const auto lru = MakeEvictionPolicy(Eviction::kLru, kExperts);
+  const auto lru = MakeEvictionPolicy(Eviction::kLru, {0, kExperts});
   ShadowCache cache(kExperts, 2, *lru);
   const auto pass = [&](std::vector<uint32_t> ordinals) {
     lru->Note(Use(ordinals));
@@ -86,7 +81,7 @@ TEST(ShadowCache, CountsWhatLruWouldMiss) {
 }
 
 TEST(ShadowCache, APassNeverEvictsWhatItWants) {
-  const auto lru = MakeEvictionPolicy(Eviction::kLru, kExperts);
+  const auto lru = MakeEvictionPolicy(Eviction::kLru, {0, kExperts});
   ShadowCache cache(kExperts, 2, *lru);
   const uint32_t first[] = {0, 1};
   const uint32_t second[] = {0, 2};
@@ -98,7 +93,7 @@ TEST(ShadowCache, APassNeverEvictsWhatItWants) {
 }
 
 TEST(ShadowCache, APassMayWantMoreThanThereAreSlots) {
-  const auto lru = MakeEvictionPolicy(Eviction::kLru, kExperts);
+  const auto lru = MakeEvictionPolicy(Eviction::kLru, {0, kExperts});
   ShadowCache cache(kExperts, 1, *lru);
   const uint32_t all[] = {0, 1, 2, 3};
   EXPECT_EQ(cache.Pass(all), 4U);

@@ -13,11 +13,15 @@
 
 #include "base/memory_limits.h"
 #include "base/stopwatch.h"
+#include "experts/shadow_cache.h"
 #include "experts/slot_list.h"
 
 namespace smoe::experts {
 
 namespace {
+
+// The wanted_index of an expert that no pass has asked for.
+constexpr uint32_t kNotWanted = UINT32_MAX;
 
 enum class SlotState : uint8_t { kFree, kLoading, kReady, kPinned, kResident };
 
@@ -27,7 +31,8 @@ struct Slot {
   const void* list = nullptr;
   store::ExpertId id;
   uint32_t ordinal = 0;
-  uint32_t wanted_index = 0;
+  uint32_t wanted_index = kNotWanted;
+  bool is_prefetched = false;  // loading or resident, and no pass has wanted it yet
 
   // While loading.
   store::ExpertLocation location;
@@ -80,24 +85,34 @@ Error ReadError(const Slot& slot, const std::string& store_path) {
 class SlabCache final : public ExpertCache {
  public:
   SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuffer slab,
-            uint32_t slot_count);
+            const Options& options);
   ~SlabCache() override;
 
-  void Begin(std::span<const store::ExpertId> wanted) override;
+  void Begin(std::span<const store::ExpertId> wanted, const PassRows& rows) override;
+  void Prefetch(std::span<const store::ExpertId> likely) override;
   Result<std::optional<ReadyExpert>> Next() override;
   Result<std::optional<ReadyExpert>> TryNext() override;
   void Release(const ReadyExpert& expert) override;
   Status Abandon() override;
   uint32_t slot_count() const override { return static_cast<uint32_t>(slots_.size()); }
-  CacheStats stats() const override { return stats_; }
+  uint32_t gauge_slot_count() const override { return gauge_.slot_count(); }
+  double Worth(store::ExpertId id) const override {
+    const std::optional<uint32_t> ordinal = FindOrdinal(store_, id);
+    return ordinal ? policy_->Worth(*ordinal) : 0.0;
+  }
+  CacheStats stats() const override;
   SlotCounts Audit() const override;
 
  private:
   MutableBytes SlotBytes(uint32_t slot) {
     return slab_.bytes().subspan(slot * slot_bytes_, slot_bytes_);
   }
-  uint32_t TakeSlot();
-  void StartLoading(uint32_t slot, uint32_t wanted_index);
+  void Want(uint32_t wanted_index);
+  void ForgetPrefetched();
+  uint32_t LeastWorth(bool spares_prefetched) const;
+  uint32_t TakeSlot(bool spares_prefetched);
+  void StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_index);
+  bool StartNextPrefetch();
   void PlaceReads(uint32_t slot);
   Status StartReads();
   Status PushExtents();
@@ -117,14 +132,23 @@ class SlabCache final : public ExpertCache {
   SlotList<Slots> free_;
   SlotList<Slots> starting_;  // loading, with extents that the queue had no room for yet
   SlotList<Slots> ready_;     // in the order in which they will be handed out
-  SlotList<Slots> resident_;  // least recently used first
+  SlotList<Slots> resident_;
+
+  const std::unique_ptr<EvictionPolicy> policy_;
+  ShadowCache gauge_;
 
   // The pass. Both lists have room for every expert from the start.
   std::vector<store::ExpertId> wanted_;
-  std::vector<uint32_t> missing_;  // indices into wanted_, in their order
-  size_t missing_begin_ = 0;       // those before it are loading or done
+  std::vector<uint32_t> ordinals_;  // of wanted_
+  std::vector<uint32_t> missing_;   // indices into wanted_, in their order
+  size_t missing_begin_ = 0;        // those before it are loading or done
+  size_t left_count_ = 0;           // not handed out yet
   bool is_in_pass_ = false;
   bool is_abandoning_ = false;
+
+  std::vector<store::ExpertId> likely_;
+  size_t likely_begin_ = 0;           // those before it are loading, there, or passed over
+  std::vector<uint32_t> prefetched_;  // slots with is_prefetched
 
   uint32_t pinned_count_ = 0;
   uint32_t in_flight_count_ = 0;
@@ -133,22 +157,41 @@ class SlabCache final : public ExpertCache {
   CacheStats stats_;
 };
 
+std::vector<uint32_t> LayerBegins(const store::ExpertStore& store) {
+  std::vector<uint32_t> begins;
+  for (const store::StoreLayer& layer : store.layers()) begins.push_back(layer.first_ordinal);
+  if (begins.empty()) begins.push_back(0);
+  begins.push_back(store.expert_count());
+  return begins;
+}
+
+uint32_t GaugeSlotCount(const store::ExpertStore& store, uint32_t slot_count) {
+  const uint64_t more = ExpertCache::kGaugeBytes / store.slot_bytes();
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(slot_count + more, std::max(1U, store.expert_count())));
+}
+
 SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuffer slab,
-                     uint32_t slot_count)
+                     const Options& options)
     : store_(store),
       queue_(queue),
       slot_bytes_(store.slot_bytes()),
       slab_(std::move(slab)),
-      slots_(slot_count),
+      slots_(options.slot_count),
       slot_of_(store.expert_count(), kNoSlot),
       free_(slots_),
       starting_(slots_),
       ready_(slots_),
       resident_(slots_),
+      policy_(MakeEvictionPolicy(options.eviction, LayerBegins(store))),
+      gauge_(store.expert_count(), GaugeSlotCount(store, options.slot_count), *policy_),
       done_(std::max<uint32_t>(1, queue.free_count())) {
   wanted_.reserve(store.expert_count());
+  ordinals_.reserve(store.expert_count());
   missing_.reserve(store.expert_count());
-  for (uint32_t slot = 0; slot < slot_count; ++slot) free_.PushBack(slot);
+  likely_.reserve(store.expert_count());
+  prefetched_.reserve(slots_.size());
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) free_.PushBack(slot);
 }
 
 SlabCache::~SlabCache() {
@@ -157,31 +200,72 @@ SlabCache::~SlabCache() {
   if (!status) slab_.Leak();
 }
 
-void SlabCache::Begin(std::span<const store::ExpertId> wanted) {
+void SlabCache::Begin(std::span<const store::ExpertId> wanted, const PassRows& rows) {
   if (queue_error_) return;  // Next says it
   SMOE_CHECK(!is_in_pass_ && pinned_count_ == 0);
   SMOE_CHECK(wanted.size() <= wanted_.capacity());
   is_in_pass_ = true;
+  left_count_ = wanted.size();
   wanted_.assign(wanted.begin(), wanted.end());
+  ordinals_.clear();
   missing_.clear();
   missing_begin_ = 0;
-  for (uint32_t index = 0; index < wanted.size(); ++index) {
-    const std::optional<uint32_t> ordinal = FindOrdinal(store_, wanted[index]);
-    SMOE_CHECK(ordinal.has_value());
-    const uint32_t slot = slot_of_[*ordinal];
-    if (slot == kNoSlot) {
-      missing_.push_back(index);
-      continue;
-    }
-    // Out of the list of those that may be evicted, before the first eviction of this pass. An
-    // expert that is wanted twice fails here, or below in StartLoading.
-    resident_.Remove(slot);
-    slots_[slot].wanted_index = index;
-    SetReady(slot);
-  }
-  stats_.hit_count += wanted.size() - missing_.size();
-  stats_.miss_count += missing_.size();
+  likely_.clear();
+  likely_begin_ = 0;
+  for (uint32_t index = 0; index < wanted.size(); ++index) Want(index);
+  ForgetPrefetched();
+  policy_->Note({.row_count = rows.row_count, .ordinals = ordinals_, .row_counts = rows.by_wanted});
+  gauge_.Pass(ordinals_);
   if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+// Out of the list of those that may be evicted, before the first eviction of the pass. An expert
+// that is wanted twice fails here, or in StartLoading.
+void SlabCache::Want(uint32_t wanted_index) {
+  const std::optional<uint32_t> ordinal = FindOrdinal(store_, wanted_[wanted_index]);
+  SMOE_CHECK(ordinal.has_value());
+  ordinals_.push_back(*ordinal);
+  const uint32_t index = slot_of_[*ordinal];
+  if (index == kNoSlot) {
+    ++stats_.miss_count;
+    missing_.push_back(wanted_index);
+    return;
+  }
+  Slot& slot = slots_[index];
+  const bool is_loading = slot.state == SlotState::kLoading && slot.wanted_index == kNotWanted;
+  SMOE_CHECK(is_loading || slot.state == SlotState::kResident);
+  if (is_loading) {
+    ++stats_.miss_count;
+  } else {
+    resident_.Remove(index);
+    if (!slot.is_prefetched) ++stats_.hit_count;
+  }
+  if (slot.is_prefetched) ++stats_.prefetch_used_count;
+  slot.is_prefetched = false;
+  slot.wanted_index = wanted_index;
+  if (!is_loading) SetReady(index);
+}
+
+// Those that this pass did not want may be evicted like any other.
+void SlabCache::ForgetPrefetched() {
+  for (const uint32_t slot : prefetched_) {
+    if (std::exchange(slots_[slot].is_prefetched, false)) ++stats_.prefetch_wasted_count;
+  }
+  prefetched_.clear();
+}
+
+void SlabCache::Prefetch(std::span<const store::ExpertId> likely) {
+  if (!is_in_pass_ || queue_error_) return;
+  SMOE_CHECK(likely.size() <= likely_.capacity());
+  likely_.assign(likely.begin(), likely.end());
+  likely_begin_ = 0;
+  if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+CacheStats SlabCache::stats() const {
+  CacheStats stats = stats_;
+  stats.gauge_miss_count = gauge_.miss_count();
+  return stats;
 }
 
 Result<std::optional<ReadyExpert>> SlabCache::Next() {
@@ -190,14 +274,16 @@ Result<std::optional<ReadyExpert>> SlabCache::Next() {
     if (!is_in_pass_) return std::optional<ReadyExpert>();
     SMOE_TRY(StartReads());
     if (in_flight_count_ > 0) {
-      SMOE_TRY(ReapReads(ready_.empty() ? 1 : 0));
+      SMOE_TRY(ReapReads(ready_.empty() && left_count_ > 0 ? 1 : 0));
       SMOE_TRY(StartReads());
     }
     if (!ready_.empty()) return HandOut();
-    if (in_flight_count_ > 0) continue;
-    // No read in flight, none could be started: all are done, or the caller holds every slot.
-    SMOE_CHECK(missing_begin_ == missing_.size() && starting_.empty());
-    is_in_pass_ = false;
+    if (left_count_ == 0) {
+      is_in_pass_ = false;
+      continue;
+    }
+    // No read in flight, none could be started: the caller holds every slot.
+    SMOE_CHECK(in_flight_count_ > 0);
   }
 }
 
@@ -216,16 +302,18 @@ void SlabCache::Release(const ReadyExpert& expert) {
   Slot& slot = slots_[expert.slot];
   SMOE_CHECK(slot.state == SlotState::kPinned && slot.id == expert.id);
   slot.state = SlotState::kResident;
+  slot.wanted_index = kNotWanted;
   resident_.PushBack(expert.slot);
   --pinned_count_;
   if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
 }
 
 Status SlabCache::Abandon() {
-  if (!is_in_pass_) return Ok();
+  if (!is_in_pass_ && in_flight_count_ == 0 && starting_.empty()) return Ok();
   if (queue_error_) return Unexpected(*queue_error_);
   is_abandoning_ = true;
   missing_begin_ = missing_.size();
+  likely_begin_ = likely_.size();
   while (!starting_.empty()) {
     const uint32_t slot = starting_.PopFront();
     slots_[slot].read_error = ECANCELED;
@@ -236,6 +324,7 @@ Status SlabCache::Abandon() {
     const uint32_t slot = ready_.PopFront();
     const bool failed = std::exchange(slots_[slot].error, std::nullopt).has_value();
     slots_[slot].state = failed ? SlotState::kFree : SlotState::kResident;
+    slots_[slot].wanted_index = kNotWanted;
     (failed ? free_ : resident_).PushBack(slot);
   }
   is_abandoning_ = false;
@@ -243,17 +332,32 @@ Status SlabCache::Abandon() {
   return Ok();
 }
 
+// The resident slot that goes first. Of equals, the one that was there longest.
+uint32_t SlabCache::LeastWorth(bool spares_prefetched) const {
+  uint32_t least = kNoSlot;
+  double least_worth = 0;
+  for (uint32_t slot = resident_.front(); slot != kNoSlot; slot = slots_[slot].links.next) {
+    if (spares_prefetched && slots_[slot].is_prefetched) continue;
+    const double worth = policy_->Worth(slots_[slot].ordinal);
+    if (least != kNoSlot && worth >= least_worth) continue;
+    least = slot;
+    least_worth = worth;
+  }
+  return least;
+}
+
 // A slot for a new expert, in no list; kNoSlot if every one is in use.
-uint32_t SlabCache::TakeSlot() {
+uint32_t SlabCache::TakeSlot(bool spares_prefetched) {
   if (!free_.empty()) return free_.PopFront();
-  if (resident_.empty()) return kNoSlot;
-  const uint32_t slot = resident_.PopFront();
+  const uint32_t slot = LeastWorth(spares_prefetched);
+  if (slot == kNoSlot) return kNoSlot;
+  resident_.Remove(slot);
   slot_of_[slots_[slot].ordinal] = kNoSlot;
+  if (std::exchange(slots_[slot].is_prefetched, false)) ++stats_.prefetch_wasted_count;
   return slot;
 }
 
-void SlabCache::StartLoading(uint32_t slot, uint32_t wanted_index) {
-  const store::ExpertId id = wanted_[wanted_index];
+void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_index) {
   const uint32_t ordinal = *FindOrdinal(store_, id);
   SMOE_CHECK(slot_of_[ordinal] == kNoSlot);
   slot_of_[ordinal] = slot;
@@ -262,8 +366,26 @@ void SlabCache::StartLoading(uint32_t slot, uint32_t wanted_index) {
   loading.id = id;
   loading.ordinal = ordinal;
   loading.wanted_index = wanted_index;
+  loading.is_prefetched = wanted_index == kNotWanted;
   loading.is_retried = false;
   PlaceReads(slot);
+}
+
+// The next of likely_ that is not in memory. False if there is none, or no slot for it.
+bool SlabCache::StartNextPrefetch() {
+  // Half of the slots at most: the pass after the next one shall not find all of them new.
+  if (prefetched_.size() >= slots_.size() / 2) return false;
+  for (; likely_begin_ < likely_.size(); ++likely_begin_) {
+    const std::optional<uint32_t> ordinal = FindOrdinal(store_, likely_[likely_begin_]);
+    if (!ordinal || slot_of_[*ordinal] != kNoSlot) continue;
+    const uint32_t slot = TakeSlot(true);
+    if (slot == kNoSlot) return false;
+    StartLoading(slot, likely_[likely_begin_++], kNotWanted);
+    prefetched_.push_back(slot);
+    ++stats_.prefetch_count;
+    return true;
+  }
+  return false;
 }
 
 // From the beginning, where the store says the expert lies now.
@@ -282,11 +404,15 @@ void SlabCache::PlaceReads(uint32_t slot) {
 Status SlabCache::StartReads() {
   for (;;) {
     SMOE_TRY(PushExtents());
-    if (!starting_.empty() || missing_begin_ == missing_.size()) return Ok();
-    if (queue_.free_count() == 0) return Ok();
-    const uint32_t slot = TakeSlot();
+    if (!starting_.empty() || queue_.free_count() == 0) return Ok();
+    if (missing_begin_ == missing_.size()) {
+      if (!StartNextPrefetch()) return Ok();
+      continue;
+    }
+    const uint32_t slot = TakeSlot(false);
     if (slot == kNoSlot) return Ok();
-    StartLoading(slot, missing_[missing_begin_++]);
+    const uint32_t wanted_index = missing_[missing_begin_++];
+    StartLoading(slot, wanted_[wanted_index], wanted_index);
   }
 }
 
@@ -347,11 +473,15 @@ void SlabCache::Finish(uint32_t slot) {
   } else {
     loaded.error = ReadError(loaded, store_.path());
   }
-  if (loaded.error) {
-    ++stats_.failed_count;
-    slot_of_[loaded.ordinal] = kNoSlot;
+  if (loaded.error) slot_of_[loaded.ordinal] = kNoSlot;
+  if (loaded.wanted_index != kNotWanted) {
+    if (loaded.error) ++stats_.failed_count;
+    return SetReady(slot);
   }
-  SetReady(slot);
+  const bool failed = std::exchange(loaded.error, std::nullopt).has_value();
+  if (failed && std::exchange(loaded.is_prefetched, false)) ++stats_.prefetch_wasted_count;
+  loaded.state = failed ? SlotState::kFree : SlotState::kResident;
+  (failed ? free_ : resident_).PushBack(slot);
 }
 
 // Some file systems take O_DIRECT and refuse the reads, even in the middle of a run.
@@ -373,6 +503,7 @@ void SlabCache::SetReady(uint32_t slot) {
 
 ReadyExpert SlabCache::HandOut() {
   const uint32_t index = ready_.PopFront();
+  --left_count_;
   Slot& slot = slots_[index];
   ReadyExpert expert{.id = slot.id,
                      .wanted_index = slot.wanted_index,
@@ -444,7 +575,9 @@ Result<std::unique_ptr<ExpertCache>> ExpertCache::Create(store::ExpertStore& sto
     return Exhausted("{}; {} slots of {} asked, {} would fit: lower the cache size",
                      slab.error().message(), slot_count, SizeText(slot_bytes), fitting);
   }
-  return std::make_unique<SlabCache>(store, queue, std::move(*slab), slot_count);
+  Options cut = options;
+  cut.slot_count = slot_count;
+  return std::make_unique<SlabCache>(store, queue, std::move(*slab), cut);
 }
 
 }  // namespace smoe::experts

@@ -6,11 +6,11 @@
 //     ^                                |                      |  \--Next, TryNext---^
 //     \----------read failed----------/-------evicted--------/
 //
-// Only resident slots are evicted, least recently used first, and never one that the pass still
-// wants. The cache works in passes: Begin names the distinct experts that are wanted, Next and
-// TryNext hand them out (those in memory first, then in order of arrival) while the reads of the
-// others are in flight, as many as there are slots. So a pass may want more experts than there are
-// slots.
+// Only resident slots are evicted, those of least worth first (experts/eviction.h), and never one
+// that the pass still wants. The cache works in passes: Begin names the distinct experts that are
+// wanted, Next and TryNext hand them out (those in memory first, then in order of arrival) while
+// the reads of the others are in flight, as many as there are slots. So a pass may want more
+// experts than there are slots.
 //
 // Threads: one owner. Cost: no allocation after Create, but for the messages of failures.
 #pragma once
@@ -22,17 +22,23 @@
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "experts/eviction.h"
 #include "io/read_queue.h"
 #include "store/expert_store.h"
 
 namespace smoe::experts {
 
 struct CacheStats {           // counted since Create()
-  uint64_t hit_count = 0;     // in memory when the pass began
-  uint64_t miss_count = 0;    // had to be read
+  uint64_t hit_count = 0;     // in memory when the pass began, and not through Prefetch
+  uint64_t miss_count = 0;    // had to be read, or was being read because of Prefetch
   uint64_t failed_count = 0;  // read or admission failed
   uint64_t read_bytes = 0;
   uint64_t wait_ns = 0;  // Next() blocked on the drive
+  // Reads that Prefetch caused; each ends as one of the two below, but for those under way.
+  uint64_t prefetch_count = 0;
+  uint64_t prefetch_used_count = 0;  // the next pass wanted it: no hit, and no miss if it was there
+  uint64_t prefetch_wasted_count = 0;  // it did not
+  uint64_t gauge_miss_count = 0;       // that would be left with gauge_slot_count() slots
 };
 
 // An expert handed out by Next: pinned until Release.
@@ -44,6 +50,12 @@ struct ReadyExpert {
   // Set instead of weights when the expert could not be had: the requests that need it fail with
   // this reason, the pass goes on. Nothing to release then.
   std::optional<Error> error;
+};
+
+// How the rows of a pass are spread over its experts, for the eviction policy.
+struct PassRows {
+  uint32_t row_count = 1;
+  std::span<const uint32_t> by_wanted;  // rows of each wanted expert; empty: one each
 };
 
 // How many slots are in which state.
@@ -59,7 +71,10 @@ class ExpertCache {
  public:
   struct Options {
     uint32_t slot_count = 0;  // at least 1; more than the store has experts is cut to that
+    Eviction eviction = Eviction::kFrequency;
   };
+  // Beside the cache a shadow of it is kept that has this much more memory.
+  static constexpr uint64_t kGaugeBytes = uint64_t{1} << 30;
 
   // Borrows store and queue, which must outlive the cache; the queue is used by no one else.
   // Errors: kExhausted if the slab cannot be had, with bytes and what would fit;
@@ -70,7 +85,13 @@ class ExpertCache {
 
   // Starts a pass over distinct experts that the store has. Copies `wanted`. Requires the last pass
   // to be finished (Next returned nullopt, or Abandon) and all of its experts to be released.
-  virtual void Begin(std::span<const store::ExpertId> wanted) = 0;
+  virtual void Begin(std::span<const store::ExpertId> wanted, const PassRows& rows = {}) = 0;
+
+  // Experts that the next pass may want, likeliest first, known or not known here. Their reads
+  // start, during this pass, when it has none left to start, into slots that it can spare; what has
+  // not started when the next pass begins is forgotten. An expert that came this way stays at least
+  // until then. A failed read is no error: it is tried again on demand.
+  virtual void Prefetch(std::span<const store::ExpertId> likely) = 0;
 
   // The next expert of the pass, or nullopt after the last. Blocks only if nothing is ready.
   // A failed read is retried once with buffered reads if the drive refused direct ones.
@@ -91,6 +112,10 @@ class ExpertCache {
   virtual Status Abandon() = 0;
 
   virtual uint32_t slot_count() const = 0;
+  // What the gauge counts for; never more than the store has experts.
+  virtual uint32_t gauge_slot_count() const = 0;
+  // How much the policy thinks of an expert, 0 for one that never was wanted.
+  virtual double Worth(store::ExpertId id) const = 0;
   virtual CacheStats stats() const = 0;
 
   // Counts the slots, and aborts if one is in two states at once or the table disagrees. For tests

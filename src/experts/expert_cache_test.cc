@@ -19,9 +19,10 @@ using store::ExpertId;
 
 bool Same(Bytes a, Bytes b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
-std::unique_ptr<ExpertCache> CreateCache(TestStore& store, io::ReadQueue& queue, uint32_t slots) {
+std::unique_ptr<ExpertCache> CreateCache(TestStore& store, io::ReadQueue& queue, uint32_t slots,
+                                         Eviction eviction = Eviction::kLru) {
   Result<std::unique_ptr<ExpertCache>> cache =
-      ExpertCache::Create(store, queue, {.slot_count = slots});
+      ExpertCache::Create(store, queue, {.slot_count = slots, .eviction = eviction});
   EXPECT_TRUE(cache.has_value());
   return std::move(*cache);
 }
@@ -149,6 +150,124 @@ TEST(ExpertCache, LeastRecentlyUsedIsEvictedAndNoOther) {
   EXPECT_EQ(hits(1), 0u);  // takes the place of 0
   EXPECT_EQ(hits(2) + hits(3) + hits(1), 3u);
   EXPECT_EQ(hits(0), 0u);
+}
+
+// 0 was wanted ten times, the others once and later.
+TEST(ExpertCache, FrequencyKeepsWhatIsOftenWanted) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 2, Eviction::kFrequency);
+  for (int i = 0; i < 10; ++i) RunPass(store, *cache, Experts(0, {0}));
+  for (uint32_t i = 1; i < 5; ++i) RunPass(store, *cache, Experts(0, {i}));
+  const uint64_t before = cache->stats().hit_count;
+  RunPass(store, *cache, Experts(0, {0}));
+  EXPECT_EQ(cache->stats().hit_count - before, 1u);
+  EXPECT_GT(cache->Worth({0, 0}), cache->Worth({0, 1}));
+  EXPECT_EQ(cache->Worth({0, 7}), 0.0);
+}
+
+// The gauge has room for all eight: only their first reads would be left.
+TEST(ExpertCache, GaugeCountsWhatOneMoreGibibyteWouldLeave) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 2);
+  EXPECT_EQ(cache->gauge_slot_count(), 8u);
+  for (int i = 0; i < 5; ++i) RunPass(store, *cache, Experts(0, {0, 1, 2, 3}));
+  EXPECT_EQ(cache->stats().gauge_miss_count, 4u);
+  EXPECT_GT(cache->stats().miss_count, 4u);
+}
+
+// Runs a pass, and then what was foreseen in it.
+std::vector<ReadyExpert> RunPassThatForesees(TestStore& store, ExpertCache& cache,
+                                             const std::vector<ExpertId>& wanted,
+                                             const std::vector<ExpertId>& likely) {
+  std::vector<ReadyExpert> experts;
+  cache.Begin(wanted);
+  cache.Prefetch(likely);
+  while (auto next = cache.Next().value()) {
+    EXPECT_FALSE(next->error.has_value());
+    if (!next->error) {
+      EXPECT_TRUE(Same(next->weights.up.data, store.Weights(next->id).up.data));
+      cache.Release(*next);
+    }
+    experts.push_back(*next);
+  }
+  return experts;
+}
+
+TEST(ExpertCache, WhatWasForeseenNeedsNoRead) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 8);
+  EXPECT_EQ(RunPassThatForesees(store, *cache, Experts(0, {0, 1}), Experts(1, {2, 3, 4})).size(),
+            2u);
+  RunPass(store, *cache, Experts(1, {2, 3}));
+  const CacheStats stats = cache->stats();
+  EXPECT_EQ(stats.prefetch_count, 3u);
+  EXPECT_EQ(stats.prefetch_used_count, 2u);
+  EXPECT_EQ(stats.prefetch_wasted_count, 1u);
+  EXPECT_EQ(stats.hit_count, 0u);  // true residents only
+  EXPECT_EQ(stats.read_bytes, 5 * 3 * 8 * 8 * sizeof(float));
+  RunPass(store, *cache, Experts(1, {2, 3, 4}));
+  EXPECT_EQ(cache->stats().hit_count, 3u);
+  EXPECT_EQ(cache->Audit().resident, 5u);
+}
+
+// The drive gets what the pass wants before what is foreseen, though that was known first.
+TEST(ExpertCache, DemandIsReadBeforeWhatIsForeseen) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  std::vector<uint64_t> offsets;
+  auto queue = io::MakeFakeReadQueue({.depth = 2, .fault = [&](const io::ReadRequest& request) {
+                                        offsets.push_back(request.offset / store.slot_bytes());
+                                        return 0;
+                                      }});
+  auto cache = CreateCache(store, *queue, 16);
+  RunPassThatForesees(store, *cache, Experts(0, {0, 1, 2, 3, 4}), Experts(1, {0, 1}));
+  EXPECT_TRUE(cache->Abandon().has_value());
+  EXPECT_EQ(offsets, (std::vector<uint64_t>{0, 1, 2, 3, 4, 8, 9}));
+}
+
+TEST(ExpertCache, WhatIsForeseenTakesHalfOfTheSlotsAtMostAndStaysUntilTheNextPass) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 4);
+  RunPassThatForesees(store, *cache, Experts(0, {0, 1, 2, 3}), Experts(1, {0, 1, 2, 3}));
+  EXPECT_EQ(cache->stats().prefetch_count, 2u);
+  // Room for 2 and 3 is made by the experts of layer 0.
+  RunPass(store, *cache, Experts(1, {0, 1, 2, 3}));
+  EXPECT_EQ(cache->stats().prefetch_used_count, 2u);
+  EXPECT_EQ(cache->stats().miss_count, 4u + 2u);
+  RunPass(store, *cache, Experts(1, {0, 1, 2, 3}));
+  EXPECT_EQ(cache->stats().hit_count, 4u);
+}
+
+TEST(ExpertCache, AFailedForeseenReadIsTriedAgainOnDemand) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  int failures_left = 1;
+  auto queue = io::MakeFakeReadQueue({.fault = [&](const io::ReadRequest& request) {
+    const bool fails = request.offset >= 8 * store.slot_bytes() && failures_left-- > 0;
+    return fails ? EIO : 0;
+  }});
+  auto cache = CreateCache(store, *queue, 8);
+  RunPassThatForesees(store, *cache, Experts(0, {0}), Experts(1, {5}));
+  ASSERT_TRUE(cache->Abandon().has_value());
+  EXPECT_EQ(cache->Audit().free, 7u);
+  const auto experts = RunPass(store, *cache, Experts(1, {5}));
+  ASSERT_EQ(experts.size(), 1u);
+  EXPECT_FALSE(experts[0].error.has_value());
+  EXPECT_EQ(cache->stats().failed_count, 0u);
+  EXPECT_EQ(cache->stats().prefetch_wasted_count, 1u);
+}
+
+// The queue still writes into the slab when the pass is over.
+TEST(ExpertCache, ACacheMayGoWhileForeseenReadsAreUnderWay) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 16);
+  RunPassThatForesees(store, *cache, Experts(0, {0}), Experts(1, {0, 1, 2, 3, 4, 5}));
+  EXPECT_LT(queue->free_count(), 64u);
+  cache.reset();
+  EXPECT_EQ(queue->free_count(), 64u);
 }
 
 TEST(ExpertCache, WantedExpertIsNotEvictedBeforeItIsHandedOut) {
@@ -357,7 +476,7 @@ TEST(ExpertCache, MisuseIsABug) {
   const ReadyExpert first = std::move(*cache->Next().value());
   EXPECT_DEATH(cache->Begin(Experts(0, {1})), "is_in_pass_");
   const ReadyExpert second = std::move(*cache->Next().value());
-  EXPECT_DEATH(static_cast<void>(cache->Next()), "missing_begin_");
+  EXPECT_DEATH(static_cast<void>(cache->Next()), "in_flight_count_");
   cache->Release(first);
   EXPECT_DEATH(cache->Release(first), "kPinned");
   cache->Release(second);

@@ -79,6 +79,7 @@ class LocalBackend final : public ExpertBackend {
 
   // The pass over the cache: what is wanted, and how much of it may be held.
   std::vector<store::ExpertId> wanted_;
+  std::vector<uint32_t> row_counts_;  // of each of them
   size_t hold_count_max_ = 0;
   std::vector<FailedExpert> failed_experts_;
 
@@ -125,6 +126,7 @@ Status LocalBackend::TakeMemory() {
                     kernels::QuantisedBuffer::Create(round_rows_max_, hidden_size_, purpose));
   }
   wanted_.reserve(expert_count_max);
+  row_counts_.reserve(expert_count_max);
   held_.reserve(expert_count_max);
   jobs_.reserve(expert_count_max);
   return Ok();
@@ -144,7 +146,11 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
   // Where experts have to wait for slots, half of these read while the others are computed with.
   const size_t slot_count = cache_.slot_count();
   hold_count_max_ = wanted_.size() <= slot_count ? slot_count : std::max<size_t>(1, slot_count / 2);
-  cache_.Begin(wanted_);
+  row_counts_.clear();
+  for (const store::ExpertId id : wanted_)
+    row_counts_.push_back(static_cast<uint32_t>(pairs_.count(id.expert_index)));
+  cache_.Begin(wanted_,
+               {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
   for (;;) {
     SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
     if (!has_round) break;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "experts/shadow_cache.h"
 
@@ -28,11 +29,7 @@ class Passes {
     for (size_t i = 0; i < ordinals_.size(); ++i) {
       ordinals_[i] = first + trace_.expert_ids[pass * trace_.top_k + i];
     }
-    return {.first_ordinal = first,
-            .expert_count = trace_.expert_count,
-            .row_count = 1,
-            .ordinals = ordinals_,
-            .row_counts = {}};
+    return {.row_count = 1, .ordinals = ordinals_, .row_counts = {}};
   }
 
  private:
@@ -87,7 +84,11 @@ ReplayCounts Run(Passes passes, EvictionPolicy& policy, uint32_t slot_count, siz
 
 ReplayCounts Replay(const Trace& trace, Eviction eviction, uint32_t slot_count, size_t skip) {
   const Passes passes(trace);
-  const auto policy = MakeEvictionPolicy(eviction, passes.expert_count());
+  std::vector<uint32_t> layer_begins;
+  for (uint32_t layer = 0; layer <= trace.layers.size(); ++layer) {
+    layer_begins.push_back(layer * trace.expert_count);
+  }
+  const auto policy = MakeEvictionPolicy(eviction, std::move(layer_begins));
   return Run(passes, *policy, slot_count, skip);
 }
 
