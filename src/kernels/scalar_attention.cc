@@ -38,7 +38,7 @@ float Score(const AttentionJob& job, const float* query, size_t key) {
 // Keys [begin, end) of one part, at least one.
 AttentionState AttendPart(const AttentionJob& job, const float* query, size_t begin, size_t end,
                           float* out) {
-  float weights[kAttentionPart];
+  float weights[kAttentionPart] = {};
   for (size_t key = begin; key < end; ++key) weights[key - begin] = Score(job, query, key);
   const float max = MaxOf(weights, end - begin, -kInfinity);
   float lanes[kSumLanes] = {};
