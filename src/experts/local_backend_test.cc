@@ -445,5 +445,31 @@ TEST(LocalBackend, ImpossibleMemoryIsExhausted) {
   }
 }
 
+// 16 rows of 4 experts on layers of 8: every expert of the next layer is as good as wanted.
+TEST(LocalBackend, ManyRowsForeseeTheNextLayer) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  Machine machine(store, {.slot_count = 16});
+  Batch batch = MakeBatch(store, 16, 4, 3);
+  std::vector<RowFailure> failures;
+  batch.layer_index = 0;
+  RunBatch(*machine.backend, store, batch, &failures);
+  batch.layer_index = 1;
+  const std::vector<float> out = RunBatch(*machine.backend, store, batch, &failures);
+  EXPECT_TRUE(failures.empty());
+  EXPECT_EQ(machine.backend->stats().prefetch_used_count, 8u);
+  EXPECT_EQ(machine.backend->stats().read_bytes, 16 * store.Locate({0, 0}).read_bytes());
+  EXPECT_TRUE(SameBits(out, RunGood(store, {.slot_count = 16}, batch)));
+}
+
+TEST(LocalBackend, ARowAloneForeseesNothing) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  Machine machine(store, {.slot_count = 16});
+  std::vector<RowFailure> failures;
+  Batch batch = MakeBatch(store, 1, 4, 3);
+  batch.layer_index = 0;
+  RunBatch(*machine.backend, store, batch, &failures);
+  EXPECT_EQ(machine.backend->stats().prefetch_count, 0u);
+}
+
 }  // namespace
 }  // namespace smoe::experts
