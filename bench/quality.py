@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/quality.md: what each format of tiny-moe's experts costs and keeps.
+"""Prints the tables of docs/quality.md: what each format of tiny-moe's experts and trunk costs and
+keeps.
 
     python3 bench/quality.py build/release/smoe [--arithmetic int8] [--work FOLDER]
 
@@ -27,6 +28,20 @@ FORMATS = [
     ("Q2, group 32", ["shatter", "--bits", "2", "--group-size", "32"]),
     ("Q2, group 64", ["shatter", "--bits", "2"]),
 ]
+
+# Each against f32 arithmetic with the trunk as it is, over the same vault.
+TRUNKS = [
+    ("f32", "int8"),
+    ("int8", "source"),
+    ("int8", "int8"),
+    ("int8", "source,embedding=int8"),
+    ("int8", "source,head=int8"),
+    ("int8", "source,attention=int8"),
+    ("int8", "source,output=int8"),
+    ("int8", "q4"),
+    ("int8", "int8,head=q4"),
+]
+GATE = {"kl": 1e-3, "top1": 0.99, "perplexity": 0.005}  # of the default, int8 and int8
 
 
 def run(*command):
@@ -79,6 +94,31 @@ def row(name, side, result):
                     f"{logits['kl_max']:.2f}", f"{100 * logits['top1_agreement']:.2f} %"]
 
 
+def trunk_row(arithmetic, trunk, result):
+    a, b, logits = result["a"], result["b"], result["logits"]
+    errors = [part["relative_rmse"] for part in b["trunk"]["parts"].values()
+              if part["relative_rmse"] is not None]
+    change = b["perplexity"] / a["perplexity"] - 1
+    if (arithmetic, trunk) == ("int8", "int8"):
+        held = (logits["kl_mean"] < GATE["kl"] and logits["top1_agreement"] > GATE["top1"]
+                and abs(change) < GATE["perplexity"])
+        print(f"the gate of the default {'holds' if held else 'DOES NOT HOLD'}\n")
+    return [arithmetic, trunk, mib(b["trunk"]["bytes"]),
+            f"{100 * max(errors):.2f} %" if errors else "-", f"{b['perplexity']:.4f}",
+            f"{100 * change:+.3f} %", f"{logits['kl_mean']:.2e}", f"{logits['kl_max']:.2f}",
+            f"{100 * logits['top1_agreement']:.2f} %"]
+
+
+def trunk_rows(smoe, store, text, threads):
+    rows = []
+    for arithmetic, trunk in TRUNKS:
+        result = json.loads(run(smoe, "compare", store, store, "--reference", "--text", text,
+                                "--json", "--arithmetic", arithmetic, "--trunk-format", trunk,
+                                "--threads", threads))
+        rows.append(trunk_row(arithmetic, trunk, result))
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -98,15 +138,23 @@ def main():
             run(smoe, command, MODEL, out, "--force", *more)
             result = json.loads(run(smoe, "compare", MODEL, out, "--text", text, "--json",
                                     "--arithmetic", options.arithmetic,
+                                    "--trunk-format", "source",
                                     "--threads", options.threads))
             if not rows:
                 rows.append(row("bf16", result["a"], result))
             rows.append(row(name, result["b"], result))
+            if name == "Q4, group 64":
+                trunks = trunk_rows(smoe, out, text, options.threads)
         print(f"{result['text']['tokens']} tokens, arithmetic {options.arithmetic}\n")
     print("| experts | drive, MiB | experts, MiB | T, MiB | perplexity | weight RMSE | KL mean |"
           " KL max | top-1 |")
     print("|---|---|---|---|---|---|---|---|---|")
     for cells in rows:
+        print("| " + " | ".join(cells) + " |")
+    print("\n| arithmetic | trunk | MiB | largest error | perplexity | change | KL mean | KL max |"
+          " top-1 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for cells in trunks:
         print("| " + " | ".join(cells) + " |")
 
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 
 #include "checkpoint/files_for_test.h"
 
@@ -277,6 +278,93 @@ TEST(LinearWeight, NamesAreToldApart) {
   EXPECT_FALSE(IsQuantisationName("a.weight"));
   EXPECT_TRUE(IsActivationScaleName("a.input_global_scale"));
   EXPECT_FALSE(IsActivationScaleName("a.weight_scale"));
+}
+
+// Two rows of 96 columns: codes 0, 1, 2, ... 95 and their negatives; two scales a row, the second
+// for half a group.
+void FillInt8(Matrix* matrix) {
+  std::string codes;
+  for (const int sign : {1, -1}) {
+    for (int i = 0; i < 96; ++i) codes.push_back(static_cast<char>(sign * i));
+  }
+  matrix->tensors = {{"m.weight", DType::kI8, {2, 96}, codes},
+                     {"m.weight_int8_scale", DType::kF32, {2, 2}, F32Data({1, 0.5F, 2, 0})}};
+}
+
+// Two rows of 64 columns: codes 0 to 15 in turn. F16 scales 1, 2, 0.5 and 0.
+void FillQ4(Matrix* matrix) {
+  std::string codes;
+  for (int i = 0; i < 64; ++i) {
+    const int even = 2 * i % 16;
+    codes.push_back(static_cast<char>(even | (even + 1) << 4));
+  }
+  matrix->tensors = {{"m.weight", DType::kU8, {2, 32}, codes},
+                     {"m.weight_q4_scale",
+                      DType::kF16,
+                      {2, 2},
+                      std::string("\x00\x3c\x00\x40\x00\x38\x00\x00", 8)}};
+}
+
+TEST(LinearWeight, OurInt8IsCodeTimesTheScaleOf64Columns) {
+  Matrix matrix;
+  FillInt8(&matrix);
+  const std::vector<float> values = Values(matrix, 0, 192);
+  for (size_t i = 0; i < 96; ++i) {
+    const auto code = static_cast<float>(i);
+    EXPECT_EQ(values[i], i < 64 ? code : code / 2) << i;
+    EXPECT_EQ(values[96 + i], i < 64 ? -2 * code : 0) << i;
+  }
+  EXPECT_EQ(Values(matrix, 1, 96)[3], -6);
+}
+
+TEST(LinearWeight, OurQ4IsTheCodeFromMinusOneToOneTimesTheScaleOf32Columns) {
+  Matrix matrix;
+  FillQ4(&matrix);
+  const std::vector<float> values = Values(matrix, 0, 128);
+  const float scales[] = {1, 2, 0.5F, 0};
+  for (size_t i = 0; i < 128; ++i) {
+    const auto code = static_cast<float>(i % 16);
+    EXPECT_EQ(values[i], (code - 7.5F) / 7.5F * scales[i / 32]) << i;
+  }
+}
+
+TEST(LinearWeight, OurFormatsAreRefusedByTheNameOfWhatIsWrong) {
+  const auto expect = [](const Matrix& matrix, const std::string& words) {
+    EXPECT_NE(matrix.Error().find(words), std::string::npos) << matrix.Error();
+  };
+  const auto damaged = [](auto fill, auto edit) {
+    auto matrix = std::make_unique<Matrix>();
+    fill(matrix.get());
+    edit(*matrix);
+    return matrix;
+  };
+  const std::string scale = "m.weight_int8_scale";
+  expect(*damaged(FillInt8, [&](Matrix& m) { m.Remove(scale); }),
+         "tensor m.weight: elements of type I8 and no " + scale);
+  expect(*damaged(FillInt8,
+                  [&](Matrix& m) {
+                    m.Find(scale).shape = {4, 1};
+                  }),
+         "tensor " + scale + ": F32 [4, 1], expected F32 [2, 2]");
+  expect(*damaged(FillInt8, [&](Matrix& m) { m.Find("m.weight").data[97] = '\x80'; }),
+         "tensor m.weight: element 97 is -128, expected -127 to 127");
+  for (const float bad : {NAN, INFINITY, -1.0F}) {
+    expect(*damaged(FillInt8,
+                    [&](Matrix& m) {
+                      m.Find(scale).data = F32Data({1, 1, bad, 1});
+                    }),
+           fmt::format("tensor {}: element 2 is {}, expected a finite scale", scale, bad));
+  }
+  expect(*damaged(FillQ4, [&](Matrix& m) { m.Find("m.weight_q4_scale").shape = {4}; }),
+         "tensor m.weight_q4_scale: F16 [4], expected F16 [2, 2]");
+  expect(*damaged(FillQ4, [&](Matrix& m) { m.Find("m.weight_q4_scale").data[1] = '\x7c'; }),
+         "tensor m.weight_q4_scale: element 0 is inf, expected a finite scale");
+  expect(*damaged(FillQ4,
+                  [&](Matrix& m) {
+                    m.Find("m.weight").shape = {8, 8};
+                    m.Find("m.weight_q4_scale").shape = {4, 1};
+                  }),
+         "tensor m.weight: 16 columns, expected a multiple of 32");
 }
 
 }  // namespace

@@ -268,6 +268,7 @@ Result<ExitCode> Compare(const Options& options, Console& console) {
   if (options.reference) {
     options_a.arithmetic = "f32";
     options_a.trunk_format = "source";
+    options_a.kv = "f32";
   }
   const ModelOptions options_b = OptionsFor(options.model, options.b);
   Comparison comparison;

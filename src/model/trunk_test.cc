@@ -1,6 +1,8 @@
 // Trunks with quantised matrices: tests/golden/quantised_trunk over tests/golden/deepseek_v1.
 #include "model/trunk.h"
 
+#include <map>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/linear_weight.h"
 #include "convert/sculptor.h"
@@ -153,6 +155,151 @@ TEST(QuantisedTrunk, TheInspectorKnowsItsTensorsAndSaysHowManyMatrices) {
   const auto& decisions = opened->facts.decisions;
   EXPECT_NE(std::find(decisions.begin(), decisions.end(), "quantised trunk: 21 matrices in NVFP4"),
             decisions.end());
+}
+
+using checkpoint::TrunkFormat;
+using checkpoint::TrunkFormats;
+
+Model::Options OptionsWith(TrunkFormat format, experts::Arithmetic arithmetic) {
+  return {.row_count_max = 512,
+          .logit_row_max = 512,
+          .arithmetic = arithmetic,
+          .trunk_formats = TrunkFormats::All(format)};
+}
+
+std::vector<uint32_t> SomeIds() {
+  std::vector<uint32_t> ids(70);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(i * i * 7 + 3) % 40;
+  return ids;
+}
+
+// Logits of a model file with its trunk in `format`, in integers.
+std::vector<float> LogitsOfFile(const std::string& path, TrunkFormat format) {
+  StreamSetup setup;
+  setup.arithmetic = experts::Arithmetic::kInt8;
+  setup.trunk_formats = TrunkFormats::All(format);
+  auto streamed = OpenStreamed(path, {}, setup);
+  EXPECT_TRUE(streamed.has_value()) << streamed.error().message();
+  if (!streamed.has_value()) return {};
+  KvSequence kv = (*streamed)->kv->NewSequence();
+  const std::vector<uint32_t> ids = SomeIds();
+  const SequenceRows rows = {&kv, ids, SequenceRows::Logits::kAll};
+  const auto result = (*streamed)->model->Step({&rows, 1}, nullptr);
+  EXPECT_TRUE(result.has_value()) << result.error().message();
+  return {result->logits.begin(), result->logits.end()};
+}
+
+TEST(TrunkFormat, CostsLessTheMoreBitsItHas) {
+  const std::vector<uint32_t> ids = SomeIds();
+  std::map<TrunkFormat, float> difference;
+  auto reference = LoadTestModel(OpenFolder(DeepseekFolder()));
+  ASSERT_TRUE(reference.has_value());
+  const std::vector<float> wanted = RunPrompt(*reference, ids);
+  for (const TrunkFormat format : {TrunkFormat::kBf16, TrunkFormat::kInt8, TrunkFormat::kQ4}) {
+    auto test = LoadTestModel(OpenFolder(DeepseekFolder()), 2, kernels::kScalarKernels,
+                              OptionsWith(format, experts::Arithmetic::kF32));
+    ASSERT_TRUE(test.has_value()) << test.error().message();
+    difference[format] = LargestDifference(RunPrompt(*test, ids), wanted);
+    const auto planned = Model::TrunkBytes(*test->files, TrunkFormats::All(format));
+    ASSERT_TRUE(planned.has_value());
+    EXPECT_EQ(*planned, test->model->trunk_report().bytes);
+  }
+  EXPECT_EQ(difference[TrunkFormat::kBf16], 0);  // the file is bf16
+  EXPECT_GT(difference[TrunkFormat::kInt8], 0);
+  EXPECT_LT(difference[TrunkFormat::kInt8], difference[TrunkFormat::kQ4]);
+}
+
+// Normal weights in int8 have an SNR of 43.9 dB, which is 0.64 % (tensor/quantise_int8.h); the 16 to
+// 32 columns here have smaller largest ones than a full group.
+TEST(TrunkFormat, TheReportHasTheErrorOfEachPart) {
+  auto test = LoadTestModel(OpenFolder(DeepseekFolder()), 2, kernels::kScalarKernels,
+                            OptionsWith(TrunkFormat::kInt8, experts::Arithmetic::kInt8));
+  ASSERT_TRUE(test.has_value()) << test.error().message();
+  const TrunkReport& report = test->model->trunk_report();
+  uint64_t matrix_count = 0;
+  for (const TrunkPartReport& part : report.parts) {
+    EXPECT_EQ(part.formats, std::vector{tensor::WeightFormat::kInt8});
+    EXPECT_GT(part.error.RelativeRmse(), 0.003);
+    EXPECT_LT(part.error.RelativeRmse(), 0.008);
+    matrix_count += part.matrix_count;
+  }
+  EXPECT_EQ(matrix_count, 2u + 3 * 4 + 3 * 3);  // both ends; 3 layers of attention and networks
+  EXPECT_NE(report.Text().find("attention int8 (error 0."), std::string::npos) << report.Text();
+}
+
+TEST(TrunkFormat, QuantisedSourcesBecomeTheSameAsTheirFloats) {
+  const auto logits = [](const char* fixture) -> std::vector<float> {
+    const auto written = FolderWith(fixture).Write();
+    auto test = LoadTestModel(OpenFolder(written->path()), 2, kernels::kScalarKernels,
+                              OptionsWith(TrunkFormat::kInt8, experts::Arithmetic::kInt8));
+    if (!test.has_value()) {
+      ADD_FAILURE() << test.error().message();
+      return {};
+    }
+    return RunPrompt(*test, SomeIds());
+  };
+  for (const Fixture& fixture : kFixtures) {
+    const std::vector<float> quantised = logits(fixture.quantised);
+    ASSERT_FALSE(quantised.empty());
+    EXPECT_EQ(quantised, logits(fixture.plain)) << fixture.quantised;
+  }
+}
+
+TEST(TrunkFormat, StoredInAVaultIsWhatLoadingTheSourceGives) {
+  const checkpoint::TestFolder folder;
+  convert::NoProgress no_progress;
+  const std::string source = folder.Path("source.smoe");
+  ASSERT_TRUE(convert::Shatter(DeepseekFolder(), source, {}, no_progress).has_value());
+  for (const TrunkFormat format : {TrunkFormat::kBf16, TrunkFormat::kInt8, TrunkFormat::kQ4}) {
+    const std::string stored = folder.Path(std::string(checkpoint::TrunkFormatName(format)));
+    convert::ShatterOptions options;
+    options.trunk_formats = TrunkFormats::All(format);
+    const auto report = convert::Shatter(DeepseekFolder(), stored, options, no_progress);
+    ASSERT_TRUE(report.has_value()) << report.error().message();
+    const std::vector<float> logits = LogitsOfFile(source, format);
+    ASSERT_FALSE(logits.empty());
+    EXPECT_EQ(LogitsOfFile(stored, TrunkFormat::kSource), logits)
+        << checkpoint::TrunkFormatName(format);
+    EXPECT_EQ(LogitsOfFile(stored, format), logits) << checkpoint::TrunkFormatName(format);
+  }
+}
+
+TEST(TrunkFormat, AWeightBeyondBf16IsRefusedByName) {
+  EditableFolder folder(DeepseekFolder());
+  folder.Fill("model.layers.1.self_attn.q_proj.weight", 3.4e38F);
+  const auto written = folder.Write();
+  const auto test = LoadTestModel(OpenFolder(written->path()), 2, kernels::kScalarKernels,
+                                  OptionsWith(TrunkFormat::kBf16, experts::Arithmetic::kF32));
+  ASSERT_FALSE(test.has_value());
+  EXPECT_NE(test.error().message().find(
+                "tensor model.layers.1.self_attn.q_proj.weight: element 0 is 3.4e+38"),
+            std::string::npos)
+      << test.error().message();
+}
+
+// Norm weights of 3e38 make the input of the projections infinite.
+TEST(TrunkFormat, AnInfiniteActivationFailsItsSequenceByLayer) {
+  for (const char* norm : {"model.layers.1.input_layernorm.weight", "model.norm.weight",
+                           "model.layers.0.post_attention_layernorm.weight"}) {
+    EditableFolder folder(DeepseekFolder());
+    folder.Fill(norm, 3e38F);
+    const auto written = folder.Write();
+    auto test = LoadTestModel(OpenFolder(written->path()), 2, kernels::kScalarKernels,
+                              OptionsWith(TrunkFormat::kInt8, experts::Arithmetic::kInt8));
+    ASSERT_TRUE(test.has_value()) << test.error().message();
+    KvSequence kv = test->kv->NewSequence();
+    const std::vector<uint32_t> ids = SomeIds();
+    const SequenceRows rows = {&kv, ids, SequenceRows::Logits::kAll};
+    const auto result = test->model->Step({&rows, 1}, nullptr);
+    ASSERT_TRUE(result.has_value()) << result.error().message();
+    ASSERT_EQ(result->failures.size(), 1u) << norm;
+    const std::string& message = result->failures[0].error.message();
+    EXPECT_NE(message.find("is NaN or infinite, finite numbers expected"), std::string::npos)
+        << message;
+    EXPECT_EQ(message.find("output head"),
+              std::string_view(norm) == "model.norm.weight" ? size_t{0} : std::string::npos)
+        << message;
+  }
 }
 
 }  // namespace
