@@ -100,7 +100,10 @@ class Planner {
   }
 
  private:
+  // Scales of ours lie with their codes also where both are copied.
   static int RankOf(const std::string& name, const TrunkEntry& entry) {
+    if (name.ends_with(checkpoint::kInt8ScaleName)) return DTypeRank(DType::kI8);
+    if (name.ends_with(checkpoint::kQ4ScaleName)) return DTypeRank(DType::kU8);
     return DTypeRank(SpecsOf(name, entry).front().dtype);
   }
 

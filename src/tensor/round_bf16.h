@@ -8,8 +8,8 @@
 
 namespace smoe::tensor {
 
-// Rounds half to even. Weights beyond bf16's range become infinite: whoever stores them looks for
-// that with FindNonFinite.
+// Rounds half to even. Requires finite weights. Those beyond bf16's range become
+// infinite: whoever stores them looks for that with FindNonFinite.
 // Shapes: out [weights.size()] u16
 // Cost:   no allocation
 QuantisationError RoundToBf16(std::span<const float> weights, MutableBytes out);
