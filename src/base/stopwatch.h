@@ -20,4 +20,17 @@ class Stopwatch {
   Clock::time_point started_ = Clock::now();
 };
 
+// Adds the time it lives to a counter.
+class Timed {
+ public:
+  explicit Timed(uint64_t* total_ns) : total_ns_(total_ns) {}
+  ~Timed() { *total_ns_ += stopwatch_.ns(); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  uint64_t* const total_ns_;
+  const Stopwatch stopwatch_;
+};
+
 }  // namespace smoe

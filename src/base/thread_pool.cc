@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/core_count.h"
+#include "base/stopwatch.h"
 
 namespace smoe {
 
@@ -94,6 +95,18 @@ class alignas(kLineBytes) Run {
   std::atomic<uint64_t> range_{0};
 };
 
+// Time that one thread spent at pieces. Only that thread adds to it.
+class alignas(kLineBytes) BusyTime {
+ public:
+  void Add(uint64_t ns) {
+    ns_.store(ns_.load(std::memory_order_relaxed) + ns, std::memory_order_relaxed);
+  }
+  uint64_t ns() const { return ns_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> ns_{0};
+};
+
 }  // namespace
 
 // A loop is opened and closed by the caller. A worker that finds the gate open goes inside, and
@@ -103,6 +116,7 @@ struct ThreadPool::State {
   explicit State(size_t threads) : thread_count(threads) {
     SMOE_CHECK(threads >= 1 && threads <= kThreadsMax);
     runs = std::make_unique<Run[]>(threads);
+    busy = std::make_unique<BusyTime[]>(threads);
     if (threads > 1 && threads <= UsableCoreCount()) spin = kPoolSpin;
   }
 
@@ -133,12 +147,14 @@ struct ThreadPool::State {
 
   // Returns when nobody's run has a piece left.
   void RunPieces(size_t thread) {
+    const Stopwatch stopwatch;
     size_t piece = 0;
     while (runs[thread].TakeFront(&piece)) RunPiece(piece);
     for (size_t i = 1; i < thread_count; ++i) {
       Run& other = runs[(thread + i) % thread_count];
       while (other.TakeBack(&piece)) RunPiece(piece);
     }
+    busy[thread].Add(stopwatch.ns());
   }
 
   void Open() {
@@ -204,10 +220,13 @@ struct ThreadPool::State {
   const std::function<void(size_t, size_t)>* body = nullptr;
   size_t thread_count;
   std::unique_ptr<Run[]> runs;
+  std::unique_ptr<BusyTime[]> busy;
 
   alignas(kLineBytes) Word sleepers{0};
   std::atomic<bool> stopping{false};
   std::chrono::nanoseconds spin{0};
+  uint64_t loop_ns = 0;      // the owner's
+  uint64_t loops_begun = 0;  // the owner's
   std::mutex failure_mutex;
   std::exception_ptr failure;
   std::vector<std::thread> workers;
@@ -244,18 +263,30 @@ ThreadPool::~ThreadPool() {
 
 size_t ThreadPool::thread_count() const { return state_->thread_count; }
 
+ThreadPool::Use ThreadPool::use() const {
+  Use use = {.loop_ns = state_->loop_ns, .loop_count = state_->loops_begun};
+  for (size_t i = 0; i < state_->thread_count; ++i) use.busy_ns += state_->busy[i].ns();
+  return use;
+}
+
 void ThreadPool::ParallelFor(size_t count, size_t grain,
                              const std::function<void(size_t, size_t)>& body) {
   SMOE_CHECK(grain >= 1);
   if (count == 0) return;
+  ++state_->loops_begun;
+  const Stopwatch stopwatch;
   if (state_->thread_count == 1 || count <= grain) {
     body(0, count);
+    const uint64_t ns = stopwatch.ns();
+    state_->busy[0].Add(ns);
+    state_->loop_ns += ns;
     return;
   }
   state_->Cut(count, grain, body);
   state_->Open();
   state_->RunPieces(0);
   state_->Close();
+  state_->loop_ns += stopwatch.ns();
   if (state_->failure) std::rethrow_exception(std::exchange(state_->failure, nullptr));
 }
 

@@ -196,5 +196,24 @@ TEST(ThreadPool, WhatABodyThrowsArrivesAtTheCallerOnEveryThread) {
   EXPECT_EQ(sum.load(), 3u);
 }
 
+// No thread can be busy for longer than the loops took, and somebody was.
+TEST(ThreadPool, CountsLoopsAndTheTimeAtPieces) {
+  for (const size_t threads : {1u, 2u, 3u}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.use().loop_count, 0u);
+    std::atomic<uint64_t> sum{0};
+    for (int loop = 0; loop < 10; ++loop) {
+      pool.ParallelFor(1000, 1, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) sum += i;
+      });
+    }
+    pool.ParallelFor(0, 1, [](size_t, size_t) {});
+    const ThreadPool::Use use = pool.use();
+    EXPECT_EQ(use.loop_count, 10u);
+    EXPECT_GT(use.busy_ns, 0u);
+    EXPECT_LE(use.busy_ns, threads * use.loop_ns);
+  }
+}
+
 }  // namespace
 }  // namespace smoe
