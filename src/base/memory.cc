@@ -8,12 +8,6 @@
 
 namespace smoe {
 
-namespace {
-
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-
-}  // namespace
-
 AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 

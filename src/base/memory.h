@@ -14,6 +14,7 @@ namespace smoe {
 
 inline constexpr uint64_t kCacheLineBytes = 64;
 inline constexpr uint64_t kPageBytes = 4096;
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
 // Anonymous, zeroed, page-aligned memory. Move-only; freed by the destructor.
 class AlignedBuffer {
