@@ -101,6 +101,7 @@ class SlabCache final : public ExpertCache {
     return ordinal ? policy_->Worth(*ordinal) : 0.0;
   }
   CacheStats stats() const override;
+  MutableBytes slab() override { return slab_.bytes(); }
   SlotCounts Audit() const override;
 
  private:

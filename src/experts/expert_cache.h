@@ -116,6 +116,8 @@ class ExpertCache {
   virtual uint32_t gauge_slot_count() const = 0;
   // How much the policy thinks of an expert, 0 for one that never was wanted.
   virtual double Worth(store::ExpertId id) const = 0;
+  // All slots, to see or choose which pages they get. Their bytes are the cache's own.
+  virtual MutableBytes slab() = 0;
   virtual CacheStats stats() const = 0;
 
   // Counts the slots, and aborts if one is in two states at once or the table disagrees. For tests

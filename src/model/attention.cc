@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/stopwatch.h"
 #include "model/forward.h"
 
 namespace smoe::model {
@@ -185,19 +186,14 @@ void MergeHead(const Forward& forward, const SplitRow& split, size_t head) {
                                   scratch.attended + (split.row * heads + head) * head_dim);
 }
 
-}  // namespace
-
-void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
+// What lies between the projections: keys and values into the cache, and the sums over them.
+void Attend(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
+  const Timed timed(forward.profile.of(Phase::kAttend));
   const Scratch& scratch = forward.scratch;
-  const size_t row_count = forward.row_count();
-  const Projection inputs[] = {{&layer.q, layer.q_bias, scratch.q},
-                               {&layer.k, layer.k_bias, scratch.k},
-                               {&layer.v, layer.v_bias, scratch.v}};
-  Project(forward, {scratch.normed, row_count, forward.config.hidden_size}, inputs);
   const auto finish = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) FinishRow(forward, layer, layer_index, row);
   };
-  forward.pool.ParallelFor(row_count, kFinishGrain, std::ref(finish));
+  forward.pool.ParallelFor(forward.row_count(), kFinishGrain, std::ref(finish));
   PlanAttention(forward, layer_index);
   // Head by head, not row by row: late rows see more keys, and every thread gets its share of them.
   const size_t task_count = scratch.attention_tasks.size();
@@ -215,6 +211,22 @@ void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t la
     }
   };
   forward.pool.ParallelFor(scratch.split_rows.size() * heads, kMergeGrain, std::ref(merge));
+}
+
+}  // namespace
+
+void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
+  const Scratch& scratch = forward.scratch;
+  const size_t row_count = forward.row_count();
+  const Projection inputs[] = {{&layer.q, layer.q_bias, scratch.q},
+                               {&layer.k, layer.k_bias, scratch.k},
+                               {&layer.v, layer.v_bias, scratch.v}};
+  {
+    const Timed timed(forward.profile.of(Phase::kProjections));
+    Project(forward, {scratch.normed, row_count, forward.config.hidden_size}, inputs);
+  }
+  Attend(forward, layer, layer_index);
+  const Timed timed(forward.profile.of(Phase::kProjections));
   const Projection output[] = {{&layer.o, layer.o_bias, scratch.branch}};
   Project(forward, {scratch.attended, row_count, layer.o.cols}, output);
 }

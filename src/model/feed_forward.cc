@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/stopwatch.h"
 #include "model/forward.h"
 
 namespace smoe::model {
@@ -116,10 +117,18 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
                   StepTaps::Layer* tap) {
-  RouteRows(forward, layer, layer_index);
+  {
+    const Timed timed(forward.profile.of(Phase::kRouter));
+    RouteRows(forward, layer, layer_index);
+  }
   if (tap != nullptr) TapRouting(forward, tap);
-  SMOE_TRY(RunRouted(forward, layer_index));
-  if (layer.has_dense()) AddShared(forward, layer);
+  {
+    const Timed timed(forward.profile.of(Phase::kExperts));
+    SMOE_TRY(RunRouted(forward, layer_index));
+  }
+  if (!layer.has_dense()) return Ok();
+  const Timed timed(forward.profile.of(Phase::kDense));
+  AddShared(forward, layer);
   return Ok();
 }
 

@@ -16,6 +16,7 @@
 #include "model/rope.h"
 #include "model/router.h"
 #include "model/scratch.h"
+#include "model/step_profile.h"
 #include "model/trunk.h"
 
 namespace smoe::model {
@@ -33,6 +34,7 @@ struct Forward {
   Scratch& scratch;
   std::span<const SequenceRows> sequences;
   std::vector<SequenceFailure>& failures;
+  StepProfile& profile;
 
   size_t row_count() const { return scratch.rows.size(); }
   float eps() const { return static_cast<float>(config.rms_norm_eps); }

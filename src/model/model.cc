@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/stopwatch.h"
 #include "model/arch/arch_traits.h"
 #include "model/forward.h"
 #include "tensor/finite.h"
@@ -135,6 +136,9 @@ class ModelImpl final : public Model {
             .key_value_heads = config_.num_key_value_heads};
   }
   const TrunkReport& trunk_report() const override { return trunk_->report; }
+  Bytes trunk_memory() const override { return trunk_->memory.bytes(); }
+  RowCost row_cost() const override { return CostOfRow(*trunk_); }
+  const StepProfile& profile() const override { return profile_; }
 
   Result<StepResult> Step(std::span<const SequenceRows> sequences, StepTaps* taps) override;
 
@@ -155,6 +159,7 @@ class ModelImpl final : public Model {
   const kernels::KernelTable& kernels_;
   experts::ExpertBackend& backend_;
   const Options options_;
+  StepProfile profile_;
 };
 
 // Lays the rows of all sequences one after another and makes room in their caches.
@@ -206,6 +211,7 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   if (layer.is_sparse) {
     SMOE_TRY(RunExperts(forward, layer, layer_index, tap));
   } else {
+    const Timed timed(profile_.of(Phase::kDense));
     RunDense(forward, layer.dense, scratch_.branch);
   }
   AddBranch(forward);
@@ -228,6 +234,7 @@ void ModelImpl::RunHead(const Forward& forward, StepTaps* taps) {
                       forward.eps(), hidden, scratch_.head_in + i * hidden);
   }
   if (wanted.empty()) return;
+  const Timed timed(profile_.of(Phase::kHead));
   ProjectHead(forward, {scratch_.head_in, wanted.size(), hidden},
               {&trunk_->head, {}, scratch_.logits});
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -243,12 +250,13 @@ void ModelImpl::RunHead(const Forward& forward, StepTaps* taps) {
 }
 
 Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, StepTaps* taps) {
+  const Timed timed(&profile_.total_ns);
   StepResult result;
   SMOE_TRY(PlaceRows(sequences));
   Embed();
   result.logits = {scratch_.logits, scratch_.logit_rows.size() * config_.vocab_size};
-  const Forward forward{config_,       traits_,  rope_,    router_rule_, pool_,          kernels_,
-                        feed_forward_, backend_, scratch_, sequences,    result.failures};
+  const Forward forward{config_,       traits_,  rope_,    router_rule_, pool_,           kernels_,
+                        feed_forward_, backend_, scratch_, sequences,    result.failures, profile_};
   const bool want_hidden = taps != nullptr && taps->want_hidden;
   const bool want_router = taps != nullptr && taps->want_router;
   const size_t hidden_count = forward.row_count() * config_.hidden_size;

@@ -18,6 +18,8 @@
 #include "experts/backend.h"
 #include "kernels/kernels.h"
 #include "model/kv_cache.h"
+#include "model/row_cost.h"
+#include "model/step_profile.h"
 #include "model/trunk.h"
 #include "store/model_files.h"
 
@@ -90,6 +92,9 @@ class Model {
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual KvShape kv_shape() const = 0;
   virtual const TrunkReport& trunk_report() const = 0;
+  virtual Bytes trunk_memory() const = 0;  // to see which pages it got
+  virtual RowCost row_cost() const = 0;
+  virtual const StepProfile& profile() const = 0;  // of all steps so far
 
   // One forward pass. Requires rows and logit rows within the limits; every token < vocab_size.
   // A NaN or infinity in router or logits is a failure of that sequence, naming the layer.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/numa.h"
 #include "model/trunk_plan.h"
 #include "tensor/finite.h"
 #include "tensor/quantise_int8.h"
@@ -328,6 +329,7 @@ Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const A
   auto trunk = std::make_unique<Trunk>();
   SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, trunk.get()));
   SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(plan.total_bytes, "trunk"));
+  InterleaveOverNodes(trunk->memory.bytes());  // all threads will read what each of them fills
   TrunkReader reader(files, plan, &trunk->memory);
   SMOE_TRY(reader.Run(pool));
   trunk->report.asked = formats;
