@@ -23,6 +23,25 @@ const char* FinishReasonName(FinishReason reason) {
   return "error";
 }
 
+StepTimes& StepTimes::operator+=(const StepTimes& other) {
+  wall_ns += other.wall_ns;
+  profile += other.profile;
+  wait_ns += other.wait_ns;
+  pool.loop_ns += other.pool.loop_ns;
+  pool.busy_ns += other.pool.busy_ns;
+  pool.loop_count += other.pool.loop_count;
+  return *this;
+}
+
+StepTimes StepTimes::Since(const StepTimes& before) const {
+  return {.wall_ns = wall_ns - before.wall_ns,
+          .profile = profile.Since(before.profile),
+          .wait_ns = wait_ns - before.wait_ns,
+          .pool = {.loop_ns = pool.loop_ns - before.pool.loop_ns,
+                   .busy_ns = pool.busy_ns - before.pool.busy_ns,
+                   .loop_count = pool.loop_count - before.pool.loop_count}};
+}
+
 namespace {
 
 constexpr size_t kConversationMax = 4;  // whose keys and values are kept
@@ -61,7 +80,11 @@ class EngineImpl final : public Engine {
   Result<std::span<const TokenEvent>> Step() override;
   Status Evaluate(std::span<const uint32_t> tokens, model::StepTaps want,
                   const LogitSink& sink) override;
+  Status LoadExperts(const LoadSink& sink) override;
 
+  const EngineSetup& setup() const override { return parts_.setup; }
+  Result<PageUse> trunk_pages() const override { return ReadPageUse(parts_.model->trunk_memory()); }
+  Result<PageUse> cache_pages() const override { return ReadPageUse(parts_.cache->slab()); }
   const checkpoint::ModelConfig& config() const override { return parts_.model->config(); }
   const std::vector<std::string>& choices() const override { return parts_.choices; }
   size_t context_tokens() const override { return parts_.context_tokens; }
@@ -73,6 +96,7 @@ class EngineImpl final : public Engine {
   Status CheckTokens(std::span<const uint32_t> tokens) const;
   model::KvSequence ResumeConversation(const Request& request);
   void KeepConversation(Running* running);
+  StepTimes ReadClocks() const;
   void PlanRows();
   Status RunRows();
   void TakeToken(Running* running, std::span<const float> logits);
@@ -108,6 +132,7 @@ Status EngineImpl::CheckTokens(std::span<const uint32_t> tokens) const {
 
 Result<uint64_t> EngineImpl::Submit(Request request) {
   SMOE_TRY(CheckTokens(request.prompt));
+  for (const uint32_t token : request.continuation) SMOE_CHECK(token < config().vocab_size);
   SMOE_TRY(CheckSamplerOptions(request.sampling));
   if (running_.size() == parts_.batch_max) {
     return Exhausted("requests: {} are running, the most at once; wait for one to end",
@@ -196,9 +221,18 @@ void EngineImpl::PlanRows() {
   });
 }
 
+// What the clocks of the parts show. The engine's own, wall_ns, is not among them.
+StepTimes EngineImpl::ReadClocks() const {
+  return {.wall_ns = 0,
+          .profile = parts_.model->profile(),
+          .wait_ns = parts_.backend->stats().wait_ns,
+          .pool = parts_.pool->use()};
+}
+
 // One forward pass over rows_, and what it means for each request.
 Status EngineImpl::RunRows() {
   const Stopwatch stopwatch;
+  const StepTimes before = ReadClocks();
   SMOE_TRY_ASSIGN(model::StepResult result, parts_.model->Step(rows_, nullptr));
   bool has_prompt = false;
   for (model::SequenceFailure& failure : result.failures) {
@@ -219,7 +253,10 @@ Status EngineImpl::RunRows() {
     if (running->id != 0) TakeToken(running, logits);
   }
   ++stats_.step_count;
-  (has_prompt ? stats_.prefill_ns : stats_.decode_ns) += stopwatch.ns();
+  StepTimes times = ReadClocks().Since(before);
+  times.wall_ns = stopwatch.ns();
+  (has_prompt ? stats_.prefill : stats_.decode) += times;
+  if (!has_prompt) ++stats_.decode_step_count;
   return Ok();
 }
 
@@ -227,6 +264,8 @@ void EngineImpl::TakeToken(Running* running, std::span<const float> logits) {
   if (running->request.token_count_max == 0) return Finish(running, FinishReason::kLength, {}, {});
   auto token = running->sampler.Sample(logits, running->tokens);
   if (!token) return Finish(running, FinishReason::kFailed, {}, std::move(token.error()));
+  const auto& known = running->request.continuation;
+  if (running->generated_count < known.size()) *token = known[running->generated_count];
   const auto& stops = running->request.stop_ids;
   if (std::find(stops.begin(), stops.end(), *token) != stops.end()) {
     return Finish(running, FinishReason::kStop, {}, {});
@@ -270,6 +309,32 @@ Status EngineImpl::Evaluate(std::span<const uint32_t> tokens, model::StepTaps wa
     SMOE_TRY(sink(first, result.logits, want));
     first += count;
     ++stats_.step_count;
+  }
+  return Ok();
+}
+
+Status EngineImpl::LoadExperts(const LoadSink& sink) {
+  SMOE_CHECK(idle());
+  experts::ExpertCache& cache = *parts_.cache;
+  const uint64_t wanted_count = cache.slot_count();
+  uint64_t loaded_count = 0;
+  std::vector<store::ExpertId> wanted;
+  for (const store::StoreLayer& layer : parts_.files.experts->layers()) {
+    const auto count =
+        static_cast<uint32_t>(std::min<uint64_t>(layer.expert_count, wanted_count - loaded_count));
+    wanted.clear();
+    for (uint32_t i = 0; i < count; ++i) wanted.push_back({layer.layer_index, i});
+    cache.Begin(wanted);
+    for (;;) {
+      SMOE_TRY_ASSIGN(const std::optional<experts::ReadyExpert> expert, cache.Next());
+      if (!expert) break;
+      if (expert->error) {
+        SMOE_TRY(cache.Abandon());
+        return Unexpected(*expert->error);
+      }
+      cache.Release(*expert);
+      sink(++loaded_count, wanted_count);
+    }
   }
   return Ok();
 }

@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "checkpoint/trunk_format.h"
 #include "engine/sampler.h"
 #include "experts/backend.h"
@@ -53,6 +55,9 @@ struct Request {
   size_t token_count_max = 0;    // generated at most
   SamplerOptions sampling;
   std::vector<uint32_t> stop_ids;  // not delivered; end the request
+  // Taken one by one in place of the tokens that were drawn, while there are any: whoever measures
+  // goes along tokens that he knows. Requires ids inside the vocabulary (checked).
+  std::vector<uint32_t> continuation;
   // Requests of one conversation share a number; the engine keeps the last one's keys and values
   // and computes only what differs. 0: none. The answer has the same bits either way.
   uint64_t conversation = 0;
@@ -66,15 +71,62 @@ struct TokenEvent {
   std::optional<Error> error;            // with kFailed
 };
 
+// Where the time of steps went, and how well the threads were used.
+struct StepTimes {
+  uint64_t wall_ns = 0;  // whole steps, with what the engine itself does
+  model::StepProfile profile;
+  uint64_t wait_ns = 0;  // for the drive, inside the profile's experts
+  ThreadPool::Use pool;
+  StepTimes& operator+=(const StepTimes& other);
+  StepTimes Since(const StepTimes& before) const;  // what was counted in between
+};
+
 struct EngineStats {
   uint64_t step_count = 0;
   uint64_t prompt_token_count = 0;  // computed in prefill
   uint64_t reused_token_count = 0;  // of prompts, found in their conversation
   uint64_t generated_token_count = 0;
-  uint64_t prefill_ns = 0;  // steps that held prompt rows
-  uint64_t decode_ns = 0;   // the other steps
+  StepTimes prefill;  // steps that held prompt rows
+  StepTimes decode;   // the other steps
+  uint64_t decode_step_count = 0;
   experts::CacheStats cache;
   uint64_t expert_compute_ns = 0;
+};
+
+// What one token costs, by arithmetic: what must be read from memory when every expert is there,
+// and what must be computed.
+struct TokenCost {
+  uint64_t trunk_bytes = 0;            // all layers, without embedding and head
+  uint64_t head_bytes = 0;             // of steps that want logits, as decoding does
+  uint64_t expert_bytes = 0;           // top_k of each layer, as they are stored
+  uint64_t kv_bytes_per_position = 0;  // of every earlier position
+  uint64_t operations = 0;             // two for each weight of layers and experts
+  uint64_t head_operations = 0;
+  uint64_t operations_per_position = 0;  // of attention: scores and weighted sums
+
+  uint64_t DecodeBytes(double positions) const {
+    return trunk_bytes + head_bytes + expert_bytes +
+           static_cast<uint64_t>(positions * static_cast<double>(kv_bytes_per_position));
+  }
+};
+
+// What Open chose, in numbers and names.
+struct EngineSetup {
+  std::string model_path;
+  std::string expert_format;  // "smoe-q4 group 64"
+  std::string trunk_format;   // "bf16"; "int8, head bf16" where they differ
+  std::string kernels;        // "avx2"
+  std::string reads;          // "uring, direct"
+  const char* arithmetic = "";
+  const char* kv = "";  // how keys and values are kept
+  size_t thread_count = 0;
+  size_t chunk_tokens = 0;
+  uint32_t slot_count = 0;
+  uint32_t expert_count = 0;
+  uint64_t trunk_bytes = 0;
+  uint64_t slab_bytes = 0;
+  TokenCost token_cost;
+  bool is_resident() const { return slot_count == expert_count; }
 };
 
 class Engine {
@@ -104,6 +156,15 @@ class Engine {
   virtual Status Evaluate(std::span<const uint32_t> tokens, model::StepTaps want,
                           const LogitSink& sink) = 0;
 
+  // Reads experts into the cache, in the order of the file, until all are there or it is full.
+  // Requires idle(). Errors: as reading them.
+  using LoadSink = std::function<void(uint64_t loaded_count, uint64_t wanted_count)>;
+  virtual Status LoadExperts(const LoadSink& sink) = 0;
+
+  virtual const EngineSetup& setup() const = 0;
+  // Pages of trunk and cache: see base/huge_pages.h. Errors: kIo.
+  virtual Result<PageUse> trunk_pages() const = 0;
+  virtual Result<PageUse> cache_pages() const = 0;
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual const std::vector<std::string>& choices() const = 0;  // what Open decided, and why
   virtual size_t context_tokens() const = 0;

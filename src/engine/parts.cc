@@ -6,8 +6,11 @@
 #include "base/core_count.h"
 #include "base/log.h"
 #include "base/memory_limits.h"
+#include "base/numa.h"
 #include "engine/budget.h"
+#include "engine/pages.h"
 #include "experts/local_backend.h"
+#include "store/model_size.h"
 
 namespace smoe::engine {
 
@@ -114,6 +117,9 @@ size_t PartRoom(const Parts& parts, const Budget& budget) {
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
+  if (InterleaveOverNodes(parts->cache->slab())) {
+    parts->choices.push_back("memory nodes: the expert cache takes pages of all in turn");
+  }
   SMOE_TRY_ASSIGN(parts->backend,
                   experts::MakeLocalBackend(*parts->files.experts, *parts->cache, *parts->pool,
                                             *parts->kernels, BackendOptions(*parts, options)));
@@ -134,6 +140,52 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
   SMOE_TRY_ASSIGN(parts->kv, model::KvCache::Create(shape, KvRoom(*parts, budget)));
   parts->context_tokens = budget.context_tokens;
   return Ok();
+}
+
+// Two operations for each weight: a product and a sum.
+Result<TokenCost> CostOfToken(const Parts& parts) {
+  const checkpoint::ModelConfig& config = parts.files.config;
+  const model::RowCost row = parts.model->row_cost();
+  SMOE_TRY_ASSIGN(const store::ModelSize size, store::MeasureSize(parts.files));
+  const uint64_t expert_weights =
+      uint64_t{3} * parts.files.experts->hidden_size() * parts.files.experts->intermediate_size();
+  const uint64_t experts = parts.files.experts->layers().size() * config.num_experts_per_tok;
+  // A score and a share of the sum for each element of a head's key and value.
+  const uint64_t head_elements =
+      uint64_t{config.num_hidden_layers} * config.num_attention_heads * config.head_dim;
+  return TokenCost{
+      .trunk_bytes = row.layer_bytes,
+      .head_bytes = row.head_bytes,
+      .expert_bytes = size.token_bytes,
+      .kv_bytes_per_position = model::KvBytesPerToken(parts.kv->shape()),
+      .operations = 2 * (row.layer_weights + experts * expert_weights),
+      .head_operations = 2 * row.head_weights,
+      .operations_per_position = 4 * head_elements,
+  };
+}
+
+Result<EngineSetup> DescribeSetup(const Parts& parts, const EngineOptions& options) {
+  EngineSetup setup;
+  setup.model_path = parts.files.path;
+  setup.expert_format = parts.files.experts->format_name();
+  const model::RowCost row = parts.model->row_cost();
+  setup.trunk_format = row.format;
+  if (setup.trunk_format != row.head_format) {
+    setup.trunk_format += fmt::format(", head {}", row.head_format);
+  }
+  setup.kernels = parts.kernels->name;
+  setup.reads = fmt::format("{}, {}", parts.queue->name(),
+                            parts.files.experts->direct_io() ? "direct" : "buffered");
+  setup.arithmetic = experts::ArithmeticName(options.arithmetic);
+  setup.kv = kernels::KvKindName(parts.kv->shape().kind);
+  setup.thread_count = parts.pool->thread_count();
+  setup.chunk_tokens = parts.limits.chunk_tokens;
+  setup.slot_count = parts.cache->slot_count();
+  setup.expert_count = parts.files.experts->expert_count();
+  setup.trunk_bytes = parts.model->trunk_report().bytes;
+  setup.slab_bytes = parts.cache->slab().size();
+  SMOE_TRY_ASSIGN(setup.token_cost, CostOfToken(parts));
+  return setup;
 }
 
 }  // namespace
@@ -162,6 +214,8 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   SMOE_TRY_ASSIGN(const Budget budget, PlanMemory(parts, options));
   parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());
   SMOE_TRY(OpenModel(budget, options, &parts));
+  parts.choices.push_back(PagesSentence(parts.model->trunk_memory(), parts.cache->slab()));
+  SMOE_TRY_ASSIGN(parts.setup, DescribeSetup(parts, options));
   return parts;
 }
 

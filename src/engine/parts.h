@@ -34,6 +34,7 @@ struct Parts {
   size_t context_tokens = 0;
   size_t logit_row_max = 0;
   std::vector<std::string> choices;
+  EngineSetup setup;
 };
 
 // Chooses kernels, threads, queue, cache size and KV room as Engine::Open says, opens them all and
