@@ -8,6 +8,7 @@
 #include "cli/generation.h"
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
+#include "cli/profile_text.h"
 #include "cli/sampling_options.h"
 #include "cli/token_ids.h"
 #include "cli/trunk_figures.h"
@@ -27,6 +28,7 @@ struct Options {
   uint32_t token_count = 256;
   bool raw_ids = false;
   bool stats = false;
+  bool profile = false;
   bool json = false;
 };
 
@@ -85,6 +87,31 @@ class AnswerWriter {
   std::string text_;
 };
 
+// The prompt as a whole, and the tokens behind its first.
+struct Profiles {
+  Profiles(const engine::Engine& engine, const engine::EngineStats& before,
+           const engine::EngineStats& after)
+      : prefill(after.prefill.Since(before.prefill)),
+        decode(after.decode.Since(before.decode)),
+        decode_steps(after.decode_step_count - before.decode_step_count),
+        threads(engine.setup().thread_count) {}
+
+  std::string Text() const {
+    return ProfileText("prefill, the prompt", prefill, 1, threads) +
+           ProfileText("decode, a token", decode, decode_steps, threads);
+  }
+  Json ToJson() const {
+    return Json()
+        .Set("prefill", ProfileJson(prefill, 1, threads))
+        .Set("decode", ProfileJson(decode, decode_steps, threads));
+  }
+
+  engine::StepTimes prefill;
+  engine::StepTimes decode;
+  uint64_t decode_steps;
+  size_t threads;
+};
+
 Json AnswerJson(const Options& options, const engine::Engine& engine, const Answer& answer,
                 const AnswerWriter& writer, const engine::EngineStats& before,
                 const engine::EngineStats& after) {
@@ -120,8 +147,13 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                            [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
   const engine::EngineStats after = engine->stats();
+  const Profiles profiles(*engine, before, after);
   if (options.json) {
-    console.Print("{}\n", AnswerJson(options, *engine, answer, writer, before, after).Dump(2));
+    Json json = AnswerJson(options, *engine, answer, writer, before, after);
+    if (options.profile) json.Set("profile", profiles.ToJson());
+    console.Print("{}\n", json.Dump(2));
+  } else if (options.profile) {
+    console.Note("{}", profiles.Text());
   }
   if (options.stats) {
     console.Note("{}numbers   {}, trunk {}, keys and values {}, no lossy shortcut\n",
@@ -145,6 +177,8 @@ Runner DefineRun(Arguments& arguments) {
                    "Tokens to generate at most (default: 256)");
   arguments.Flag("--raw-ids", &options->raw_ids, "Print token ids instead of text");
   arguments.Flag("--stats", &options->stats, "Say at the end what the answer cost");
+  arguments.Flag("--profile", &options->profile,
+                 "Say at the end where the time went: attention, router, experts, head, waiting");
   arguments.Flag("--json", &options->json, "One JSON object at the end");
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);

@@ -48,6 +48,8 @@ Runner DefineExtractTrunk(Arguments& arguments);
 Runner DefineConvert(Arguments& arguments);
 Runner DefineSynth(Arguments& arguments);
 Runner DefineCompare(Arguments& arguments);
+Runner DefineBench(Arguments& arguments);
+Runner DefineDoctor(Arguments& arguments);
 Runner DefineTokenize(Arguments& arguments);
 Runner DefineDetokenize(Arguments& arguments);
 Runner DefineTemplate(Arguments& arguments);

@@ -60,6 +60,13 @@ constexpr Command kCommands[] = {
      DefineTrace},
     {"replay", kMeasure, "Show what caches of several sizes would read for a trace",
      "smoe replay book.trace\nsmoe replay book.trace --slots 200,400 --skip 500", DefineReplay},
+    {"bench", kMeasure, "Measure speed beside the memory that bounds it",
+     "smoe bench model.smoe\n"
+     "smoe bench model.smoe --prompt 2048 --tokens 128 --threads 1,2 --profile\n"
+     "smoe bench model.smoe --log measurements.tsv --json",
+     DefineBench},
+    {"doctor", kMeasure, "Look at this machine, its drive and a model, and say what to change",
+     "smoe doctor\nsmoe doctor model.smoe --numa\nsmoe doctor /mnt/models --json", DefineDoctor},
     {"tokenize", kMeasure, "Turn text into token ids", "smoe tokenize model.smoe \"Hello there\"",
      DefineTokenize},
     {"detokenize", kMeasure, "Turn token ids into text",

@@ -42,15 +42,21 @@ void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
 }
 
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
+  DefineEngineOptionsButThreads(arguments, options);
+  arguments.Group(kEngineGroup);
+  arguments.Option("--threads", &options->thread_count, "N",
+                   "Compute threads (default: physical cores)");
+  arguments.Group("");
+}
+
+void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) {
   DefineFileOptions(arguments, options);
-  arguments.Group("Engine (only --arithmetic, --kv and --trunk-format change results)");
+  arguments.Group(kEngineGroup);
   arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
                    "Memory for experts, as 4GiB (default: what fits)");
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
   arguments.Choice("--io", &options->io, {"auto", "uring", "threads"}, "How experts are read");
   arguments.Flag("--buffered", &options->buffered, "Read through the page cache");
-  arguments.Option("--threads", &options->thread_count, "N",
-                   "Compute threads (default: physical cores)");
   arguments.Option("--chunk", &options->chunk_tokens, "N",
                    "Prompt tokens in one pass through the layers (default: 256)");
   arguments.Option("--context", &options->context_tokens, "N",

@@ -31,6 +31,10 @@ struct ModelOptions {
   bool verbose = false;
 };
 
+// The heading of the options that DefineEngineOptions adds.
+inline constexpr char kEngineGroup[] =
+    "Engine (only --arithmetic, --kv and --trunk-format change results)";
+
 // MODEL, which must be given; or may be left out for the bundled one.
 void DefineModel(Arguments& arguments, ModelOptions* options);
 void DefineOptionalModel(Arguments& arguments, ModelOptions* options);
@@ -38,6 +42,8 @@ void DefineOptionalModel(Arguments& arguments, ModelOptions* options);
 void DefineFileOptions(Arguments& arguments, ModelOptions* options);
 // Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, --kv, ...
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
+// The same without --threads, for commands that take a list of numbers there.
+void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options);
 
 // The vault of tiny-moe that was built and installed with the program.
 // Errors: kInvalid saying where it was looked for.
