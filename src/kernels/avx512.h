@@ -25,7 +25,7 @@ void MatMulInt8Avx512(const tensor::WeightView& view, const QuantisedRows& x, co
 // The same for many tokens: weights are unpacked and transposed once for a batch of them, which
 // pays from kWideBatchTokensMin on. Requires cols a multiple of 64, and groups of 32 or a multiple
 // of 64.
-constexpr size_t kWideBatchTokensMin = 3;
+constexpr size_t kWideBatchTokensMin = 13;
 void MatMulInt8BatchAvx512(const PlainWeights& weights, const QuantisedRows& x,
                            const MatMulRange& y);
 

@@ -1,4 +1,4 @@
-// Integer products for one or two tokens; kernels_avx512.cc says what holds for all of the table.
+// Integer products for one to four tokens; kernels_avx512.cc says what holds for all of the table.
 //
 // Sixteen rows together, 64 bytes of each. dpbusd leaves in each 32-bit lane the products of four
 // bytes, at most 15 * 127 * 8 = 15240, or 3 * 127 * 16 for Q2: so two rows pack into 16 bits
@@ -24,7 +24,7 @@ constexpr size_t kBytes = 64;           // of a row at a time
 constexpr size_t kParts = 4;            // of 128 bits
 constexpr size_t kStretchVectors = 32;  // activations arranged at once, in units of kBytes
 constexpr size_t kPiecesMax = kParts;   // of one unit
-constexpr size_t kTokensTogether = 2;
+constexpr size_t kTokensTogether = 4;
 
 __m128i Load128(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 size_t Min(size_t a, size_t b) { return a < b ? a : b; }
@@ -268,10 +268,13 @@ void MatMulTokens(const PlainWeights& weights, const QuantisedRows& x, const Mat
 template <class Format, size_t kPieces>
 void MatMul(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
   size_t token = 0;
-  for (; token + 2 <= x.token_count; token += 2) {
-    MatMulTokens<Format, kPieces, 2>(weights, x, y, token);
+  for (; token + 4 <= x.token_count; token += 4) {
+    MatMulTokens<Format, kPieces, 4>(weights, x, y, token);
   }
-  if (token < x.token_count) MatMulTokens<Format, kPieces, 1>(weights, x, y, token);
+  const size_t left = x.token_count - token;
+  if (left == 3) MatMulTokens<Format, kPieces, 3>(weights, x, y, token);
+  if (left == 2) MatMulTokens<Format, kPieces, 2>(weights, x, y, token);
+  if (left == 1) MatMulTokens<Format, kPieces, 1>(weights, x, y, token);
 }
 
 // Eight groups of sixteen rows: `there` says which of the eight exist.
