@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "io/file.h"
 
 namespace smoe::io {
 
@@ -14,8 +15,24 @@ Status CheckReadOptions(const ReadQueue::Options& options) {
     return Invalid("read queue: {} threads, expected 1 to {}", options.thread_count,
                    kReadThreadsMax);
   }
+  if (options.piece_bytes % kDirectAlignment != 0) {
+    return Invalid("read queue: pieces of {} bytes, expected a multiple of {}", options.piece_bytes,
+                   kDirectAlignment);
+  }
   return Ok();
 }
+
+Status ReadQueue::RegisterFiles(std::span<const int> fds) {
+  static_cast<void>(fds);
+  return Unsupported("{}: files are not registered with this queue", name());
+}
+
+Status ReadQueue::RegisterMemory(MutableBytes memory) {
+  static_cast<void>(memory);
+  return Unsupported("{}: memory is not registered with this queue", name());
+}
+
+Status ReadQueue::ForgetMemory() { return Ok(); }
 
 Result<std::unique_ptr<ReadQueue>> ReadQueue::Open(ReadBackend backend, const Options& options) {
   if (backend == ReadBackend::kThreads) return OpenThreaded(options);

@@ -2,7 +2,8 @@
 //
 // A queue belongs to one thread. It allocates when opened and never again; when it is full the
 // caller waits, it does not grow. Three implementations keep this contract and share one test
-// suite: io_uring, pread threads, and FakeReadQueue, which has seeded order and faults.
+// suite: io_uring, pread threads, and FakeReadQueue, which has seeded order and faults; and so does
+// each of them when it cuts reads into pieces (io/split_read_queue.h).
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,9 @@ class ReadQueue {
   struct Options {
     uint32_t depth = 64;        // reads in flight at most, 1..kReadDepthMax
     uint32_t thread_count = 8;  // reader threads of the threaded queue, 1..kReadThreadsMax
+    // A read goes to the drive in pieces of so many bytes, all at once; a multiple of
+    // kDirectAlignment, 0: whole. Pieces count for thread_count, and not for depth.
+    uint64_t piece_bytes = 0;
   };
 
   // Errors: kInvalid if an option is outside its limits;
@@ -54,6 +58,18 @@ class ReadQueue {
   ReadQueue& operator=(const ReadQueue&) = delete;
 
   virtual const char* name() const = 0;  // "uring", "threads", "fake"
+
+  // Files that stay open, and memory that stays mapped, as long as the queue lives: the kernel may
+  // keep hold of both, so that a read costs less. Reads elsewhere work as ever. Called with no read
+  // in flight, at most once each. The memory is pinned: giving its pages back to the system by
+  // madvise would split what the kernel writes from what the program sees, so call ForgetMemory
+  // first (no read in flight then either).
+  // Errors: kUnsupported with the reason, and the queue reads as before: the limit on locked
+  // memory,
+  //         a sandbox, or a queue that has no use for it.
+  virtual Status RegisterFiles(std::span<const int> fds);
+  virtual Status RegisterMemory(MutableBytes memory);
+  virtual Status ForgetMemory();
 
   // How many more reads fit.
   virtual uint32_t free_count() const = 0;

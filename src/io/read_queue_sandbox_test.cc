@@ -150,5 +150,46 @@ TEST(ReadQueueSandbox, ReadsWorkWhateverTheLimitOnLockedMemory) {
   }
 }
 
+// Prints why 1 MiB of memory is not registered; 0 if reads into it work all the same.
+int RegisterMemoryAndRead() {
+  Result<std::unique_ptr<ReadQueue>> queue = ReadQueue::OpenUring({.depth = 4});
+  if (!queue) {
+    dprintf(1, "%s", queue.error().message().c_str());
+    return 98;
+  }
+  std::vector<std::byte> memory(1 << 20);
+  const Status registered = (*queue)->RegisterMemory(memory);
+  if (registered) return 5;
+  if (registered.error().code() != ErrorCode::kUnsupported) return 6;
+  dprintf(1, "%s", registered.error().message().c_str());
+  const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  (*queue)->Push({.fd = fd, .offset = 0, .into = MutableBytes(memory).first(4), .tag = 0});
+  ReadDone done{};
+  Result<size_t> count = (*queue)->Reap({&done, 1}, 1);
+  return count && *count == 1 && done.error == 0 && memory[1] == std::byte{'E'} ? 0 : 7;
+}
+
+TEST(ReadQueueSandbox, MemoryAboveTheLockedLimitIsNotRegisteredAndTheMessageNamesTheLimit) {
+  const ChildResult result = RunInChild(
+      [] {
+        const rlimit locked{.rlim_cur = 64 << 10, .rlim_max = 64 << 10};
+        if (setrlimit(RLIMIT_MEMLOCK, &locked) != 0) return false;
+        constexpr uid_t kNobody = 65534;  // root has no limit
+        return geteuid() != 0 || setuid(kNobody) == 0;
+      },
+      RegisterMemoryAndRead);
+  if (result.exit_code == 98 || result.exit_code == 99) GTEST_SKIP() << result.text;
+  EXPECT_EQ(result.exit_code, 0) << result.text;
+  EXPECT_NE(result.text.find("the limit on locked memory is 64"), std::string::npos) << result.text;
+}
+
+TEST(ReadQueueSandbox, MemoryIsNotRegisteredWhereTheSandboxForbidsIt) {
+  const ChildResult result = RunRefused(SYS_io_uring_register, EPERM, RegisterMemoryAndRead);
+  if (result.exit_code == 98 || result.exit_code == 99) GTEST_SKIP() << result.text;
+  EXPECT_EQ(result.exit_code, 0) << result.text;
+  EXPECT_NE(result.text.find("registering memory: Operation not permitted"), std::string::npos)
+      << result.text;
+}
+
 }  // namespace
 }  // namespace smoe::io

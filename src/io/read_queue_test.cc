@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "io/fake_read_queue.h"
 #include "io/file.h"
+#include "io/split_read_queue.h"
 
 namespace smoe::io {
 namespace {
@@ -56,11 +57,21 @@ bool Same(Bytes a, Bytes b) { return std::equal(a.begin(), a.end(), b.begin(), b
 class ReadQueueContract : public testing::TestWithParam<const char*> {
  protected:
   Result<std::unique_ptr<ReadQueue>> Open(uint32_t depth, uint32_t thread_count = 3) {
-    const ReadQueue::Options options{.depth = depth, .thread_count = thread_count};
-    const std::string kind = GetParam();
+    ReadQueue::Options options{.depth = depth, .thread_count = thread_count};
+    if (is_split()) options.piece_bytes = kDirectAlignment;
+    const std::string kind = base_name();
     if (kind == "uring") return ReadQueue::OpenUring(options);
     if (kind == "threads") return ReadQueue::OpenThreaded(options);
-    return MakeFakeReadQueue({.seed = 11, .depth = depth});
+    if (!is_split()) return MakeFakeReadQueue({.seed = 11, .depth = depth});
+    // Hardly room for the pieces of one read, so that most have to wait.
+    return MakeSplitReadQueue(MakeFakeReadQueue({.seed = 11, .depth = 3}), depth,
+                              options.piece_bytes);
+  }
+
+  bool is_split() const { return std::string(GetParam()).ends_with("_split"); }
+  std::string base_name() const {
+    const std::string name = GetParam();
+    return name.substr(0, name.find('_'));
   }
 
   // A machine without io_uring cannot test it; that is said, not hidden.
@@ -81,7 +92,7 @@ class ReadQueueContract : public testing::TestWithParam<const char*> {
 
 TEST_P(ReadQueueContract, NameSaysWhichItIs) {
   OPEN_QUEUE(queue, 4);
-  EXPECT_STREQ(queue->name(), GetParam());
+  EXPECT_EQ(queue->name(), base_name());
 }
 
 TEST_P(ReadQueueContract, DeliversEveryByteAndEveryTagOnce) {
@@ -346,6 +357,7 @@ TEST_P(ReadQueueContract, ReadAboveTwoGibibytesComesWhole) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer shadows the whole 2.25 GiB";
 #endif
+  if (is_split()) GTEST_SKIP() << "no piece of it is larger than one call moves";
   // In memory, where holes cost nothing: on a drive this would fill the page cache.
   const int fd = memfd_create("smoe-sparse", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(fd, FoldedBuffer::kBytes), 0);
@@ -363,7 +375,9 @@ TEST_P(ReadQueueContract, ReadAboveTwoGibibytesComesWhole) {
   close(fd);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllQueues, ReadQueueContract, testing::Values("uring", "threads", "fake"),
+INSTANTIATE_TEST_SUITE_P(AllQueues, ReadQueueContract,
+                         testing::Values("uring", "threads", "fake", "uring_split", "threads_split",
+                                         "fake_split"),
                          [](const auto& one) { return std::string(one.param); });
 
 TEST(ReadQueue, OptionsAreTakenUpToTheirLimitsAndRefusedBeyond) {
@@ -372,15 +386,92 @@ TEST(ReadQueue, OptionsAreTakenUpToTheirLimitsAndRefusedBeyond) {
        {ReadQueue::Options{.depth = 0, .thread_count = 1},
         ReadQueue::Options{.depth = kReadDepthMax + 1, .thread_count = 1},
         ReadQueue::Options{.depth = 1, .thread_count = 0},
-        ReadQueue::Options{.depth = 1, .thread_count = kReadThreadsMax + 1}}) {
+        ReadQueue::Options{.depth = 1, .thread_count = kReadThreadsMax + 1},
+        ReadQueue::Options{.depth = 1, .thread_count = 1, .piece_bytes = 5000}}) {
     for (const ReadBackend backend :
          {ReadBackend::kAuto, ReadBackend::kUring, ReadBackend::kThreads}) {
       Result<std::unique_ptr<ReadQueue>> queue = ReadQueue::Open(backend, options);
       ASSERT_FALSE(queue.has_value());
       EXPECT_EQ(queue.error().code(), ErrorCode::kInvalid);
-      EXPECT_NE(queue.error().message().find("expected 1 to"), std::string::npos);
+      EXPECT_NE(queue.error().message().find(options.piece_bytes == 0 ? "expected 1 to"
+                                                                      : "a multiple of 4096"),
+                std::string::npos);
     }
   }
+}
+
+TEST(SplitReadQueue, FailedPieceFailsItsReadAloneWithTheErrorOfTheFirstInTheFile) {
+  constexpr uint64_t kPiece = kDirectAlignment;
+  const TestFile file(64 * kPiece, 14);
+  std::vector<std::byte> buffer(64 * kPiece);
+  int piece_count = 0;
+  FakeReadOptions options{.seed = 15, .depth = 4};
+  // Of the second read, pieces 9 and 2 fail; 2 lies first, whichever comes first.
+  options.fault = [&piece_count](const ReadRequest& request) {
+    ++piece_count;
+    if (request.offset == (16 + 2) * kPiece) return EIO;
+    return request.offset == (16 + 9) * kPiece ? ENOMEM : 0;
+  };
+  auto queue = MakeSplitReadQueue(MakeFakeReadQueue(options), 4, kPiece);
+  for (uint64_t read = 0; read < 4; ++read) {
+    queue->Push({.fd = file.fd(),
+                 .offset = read * 16 * kPiece,
+                 .into = MutableBytes(buffer).subspan(read * 16 * kPiece, 16 * kPiece),
+                 .tag = read});
+  }
+  ReadDone done[4];
+  ASSERT_EQ(queue->Reap(done, 4).value(), 4u);
+  for (const ReadDone& one : done) {
+    EXPECT_EQ(one.error, one.tag == 1 ? EIO : 0);
+    if (one.tag == 1) continue;
+    const uint64_t at = one.tag * 16 * kPiece;
+    EXPECT_TRUE(Same(MutableBytes(buffer).subspan(at, 16 * kPiece), file.range(at, 16 * kPiece)));
+  }
+  EXPECT_LT(piece_count, 4 * 16) << "what was left of the failed read was read all the same";
+  EXPECT_EQ(queue->free_count(), 4u);
+}
+
+TEST(UringReadQueue, RegisteredFilesAndMemoryDeliverTheSameBytes) {
+  const TestFile file(1 << 20, 16);
+  const TestFile stranger(1 << 20, 17);
+  AlignedBuffer memory = std::move(*AlignedBuffer::Create(1 << 20, "test"));
+  for (const uint64_t piece_bytes : {uint64_t{0}, kDirectAlignment}) {
+    auto opened = ReadQueue::OpenUring({.depth = 8, .piece_bytes = piece_bytes});
+    if (!opened) GTEST_SKIP() << opened.error().message();
+    ReadQueue& queue = **opened;
+    const int fd = file.fd();
+    if (Status done = queue.RegisterFiles({&fd, 1}); !done) GTEST_SKIP() << done.error().message();
+    if (Status done = queue.RegisterMemory(memory.bytes()); !done) {
+      GTEST_SKIP() << done.error().message();
+    }
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::byte> elsewhere(300'000);
+      const MutableBytes inside = memory.bytes();
+      queue.Push({.fd = fd, .offset = 5, .into = inside.subspan(0, 500'000), .tag = 0});
+      queue.Push({.fd = fd, .offset = 77, .into = elsewhere, .tag = 1});
+      queue.Push({.fd = stranger.fd(), .offset = 9, .into = inside.last(400'000), .tag = 2});
+      ReadDone done[3];
+      ASSERT_EQ(queue.Reap(done, 3).value(), 3u);
+      for (const ReadDone& one : done) EXPECT_EQ(one.error, 0);
+      EXPECT_TRUE(Same(inside.subspan(0, 500'000), file.range(5, 500'000)));
+      EXPECT_TRUE(Same(elsewhere, file.range(77, elsewhere.size())));
+      EXPECT_TRUE(Same(inside.last(400'000), stranger.range(9, 400'000)));
+      ASSERT_TRUE(queue.ForgetMemory().has_value());  // the second round reads without it
+    }
+  }
+}
+
+TEST(ThreadedReadQueue, SaysThatItRegistersNothing) {
+  auto queue = std::move(*ReadQueue::OpenThreaded({.depth = 1, .thread_count = 1}));
+  std::byte byte{};
+  const int fd = 0;
+  const Status files = queue->RegisterFiles({&fd, 1});
+  const Status memory = queue->RegisterMemory({&byte, 1});
+  ASSERT_FALSE(files.has_value());
+  ASSERT_FALSE(memory.has_value());
+  EXPECT_EQ(files.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(memory.error().code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(queue->ForgetMemory().has_value());
 }
 
 TEST(FakeReadQueue, SameSeedGivesTheSameOrderAndOtherSeedsGiveOthers) {

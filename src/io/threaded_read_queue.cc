@@ -9,36 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "io/fixed_ring.h"
 #include "io/read_progress.h"
 #include "io/read_queue.h"
+#include "io/split_read_queue.h"
 
 namespace smoe::io {
 
 namespace {
-
-// A ring of fixed capacity; never more in it than there are reads.
-template <class T>
-class FixedRing {
- public:
-  explicit FixedRing(size_t capacity) : items_(capacity) {}
-  size_t size() const { return size_; }
-  void Push(const T& item) {
-    SMOE_DCHECK(size_ < items_.size());
-    items_[(first_ + size_++) % items_.size()] = item;
-  }
-  T Pop() {
-    SMOE_DCHECK(size_ > 0);
-    const T item = items_[first_];
-    first_ = (first_ + 1) % items_.size();
-    --size_;
-    return item;
-  }
-
- private:
-  std::vector<T> items_;
-  size_t first_ = 0;
-  size_t size_ = 0;
-};
 
 class ThreadedReadQueue final : public ReadQueue {
  public:
@@ -148,9 +126,12 @@ class ThreadedReadQueue final : public ReadQueue {
 
 Result<std::unique_ptr<ReadQueue>> ReadQueue::OpenThreaded(const Options& options) {
   SMOE_TRY(CheckReadOptions(options));
-  auto queue = std::make_unique<ThreadedReadQueue>(options.depth);
-  SMOE_TRY(queue->StartReaders(std::min(options.thread_count, options.depth)));
-  return std::unique_ptr<ReadQueue>(std::move(queue));
+  const bool is_split = options.piece_bytes != 0;
+  const uint32_t depth = is_split ? PieceDepth(options.depth) : options.depth;
+  auto queue = std::make_unique<ThreadedReadQueue>(depth);
+  SMOE_TRY(queue->StartReaders(std::min(options.thread_count, depth)));
+  if (!is_split) return std::unique_ptr<ReadQueue>(std::move(queue));
+  return MakeSplitReadQueue(std::move(queue), options.depth, options.piece_bytes);
 }
 
 }  // namespace smoe::io

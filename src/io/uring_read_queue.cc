@@ -1,14 +1,18 @@
 // The one door to liburing.
 #include <liburing.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
+#include "base/memory_limits.h"
 #include "io/read_progress.h"
 #include "io/read_queue.h"
+#include "io/split_read_queue.h"
 
 namespace smoe::io {
 
@@ -32,6 +36,22 @@ const char* RefusalHint(int error) {
 
 Unexpected Refused(const char* step, int error) {
   return Unsupported("io_uring: {}: {}{}", step, std::strerror(error), RefusalHint(error));
+}
+
+// The kernel takes 1 GiB in one piece at most. Source: man 2 io_uring_register.
+constexpr size_t kMemoryPieceBytes = size_t{1} << 30;
+constexpr size_t kMemoryPiecesMax = 1024;
+constexpr size_t kFilesMax = 1024;
+constexpr int kFdMax = 1 << 16;
+
+Unexpected MemoryRefused(uint64_t bytes) {
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  if (!is_limited || limit.rlim_cur >= bytes) return Refused("registering memory", ENOMEM);
+  return Unsupported(
+      "io_uring: {} of memory is not registered: the limit on locked memory is {} "
+      "(ulimit -l)",
+      SizeText(bytes), SizeText(limit.rlim_cur));
 }
 
 class UringReadQueue final : public ReadQueue {
@@ -63,6 +83,51 @@ class UringReadQueue final : public ReadQueue {
   }
 
   const char* name() const override { return "uring"; }
+
+  Status RegisterFiles(std::span<const int> fds) override {
+    SMOE_CHECK(in_kernel_count_ == 0 && file_indices_.empty());
+    const int fd_max = fds.empty() ? -1 : *std::max_element(fds.begin(), fds.end());
+    if (fd_max < 0 || fds.size() > kFilesMax || fd_max >= kFdMax) {
+      return Unsupported("io_uring: {} files up to descriptor {}, 1 to {} below {} are registered",
+                         fds.size(), fd_max, kFilesMax, kFdMax);
+    }
+    const int result =
+        io_uring_register_files(&ring_, fds.data(), static_cast<unsigned>(fds.size()));
+    if (result < 0) return Refused("registering files", -result);
+    file_indices_.assign(static_cast<size_t>(fd_max) + 1, -1);
+    for (size_t i = 0; i < fds.size(); ++i) {
+      file_indices_[static_cast<size_t>(fds[i])] = static_cast<int>(i);
+    }
+    return Ok();
+  }
+
+  Status RegisterMemory(MutableBytes memory) override {
+    SMOE_CHECK(in_kernel_count_ == 0 && memory_.empty());
+    std::vector<iovec> pieces;
+    for (size_t at = 0; at < memory.size(); at += kMemoryPieceBytes) {
+      pieces.push_back({memory.data() + at, std::min(kMemoryPieceBytes, memory.size() - at)});
+    }
+    if (pieces.empty() || pieces.size() > kMemoryPiecesMax) {
+      return Unsupported("io_uring: {} of memory, 1 byte to {} is registered",
+                         SizeText(memory.size()), SizeText(kMemoryPieceBytes * kMemoryPiecesMax));
+    }
+    const int result =
+        io_uring_register_buffers(&ring_, pieces.data(), static_cast<unsigned>(pieces.size()));
+    if (result == -ENOMEM) return MemoryRefused(memory.size());
+    if (result < 0) return Refused("registering memory", -result);
+    memory_ = memory;
+    return Ok();
+  }
+
+  Status ForgetMemory() override {
+    if (memory_.empty()) return Ok();
+    SMOE_CHECK(in_kernel_count_ == 0);
+    const int result = io_uring_unregister_buffers(&ring_);
+    if (result < 0) return Io("io_uring: unregistering memory: {}", std::strerror(-result));
+    memory_ = {};
+    return Ok();
+  }
+
   uint32_t free_count() const override { return static_cast<uint32_t>(free_.size()); }
 
   void Push(const ReadRequest& request) override {
@@ -110,8 +175,32 @@ class UringReadQueue final : public ReadQueue {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     SMOE_CHECK(sqe != nullptr);
     const ReadProgress& read = reads_[index];
-    io_uring_prep_read(sqe, read.fd(), read.data(), read.length(), read.offset());
+    const int file_index = FileIndex(read.fd());
+    const int fd = file_index < 0 ? read.fd() : file_index;
+    const int piece = MemoryPiece(read.data(), read.length());
+    if (piece < 0) {
+      io_uring_prep_read(sqe, fd, read.data(), read.length(), read.offset());
+    } else {
+      io_uring_prep_read_fixed(sqe, fd, read.data(), read.length(), read.offset(), piece);
+    }
+    if (file_index >= 0) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, index);
+  }
+
+  // Which registered file a descriptor is, or -1.
+  int FileIndex(int fd) const {
+    const size_t at = static_cast<size_t>(fd);
+    return fd >= 0 && at < file_indices_.size() ? file_indices_[at] : -1;
+  }
+
+  // Which registered piece of memory holds the whole of a read, or -1.
+  int MemoryPiece(const std::byte* data, size_t size) const {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(memory_.data());
+    const uintptr_t at = reinterpret_cast<uintptr_t>(data);
+    if (size == 0 || at < begin || !RangeFits(at - begin, size, memory_.size())) return -1;
+    const size_t first = (at - begin) / kMemoryPieceBytes;
+    const size_t last = (at - begin + size - 1) / kMemoryPieceBytes;
+    return first == last ? static_cast<int>(first) : -1;
   }
 
   size_t TakeFinished(std::span<ReadDone> done) {
@@ -170,15 +259,20 @@ class UringReadQueue final : public ReadQueue {
   uint32_t in_kernel_count_ = 0;     // submitted, completion not seen yet
   std::vector<ReadProgress> reads_;  // by the user data of their entries
   std::vector<uint32_t> free_;       // indices of reads_ that are not in use
+  std::vector<int> file_indices_;    // by descriptor; -1: not registered
+  MutableBytes memory_;              // registered, in pieces of kMemoryPieceBytes
 };
 
 }  // namespace
 
 Result<std::unique_ptr<ReadQueue>> ReadQueue::OpenUring(const Options& options) {
   SMOE_TRY(CheckReadOptions(options));
-  auto queue = std::make_unique<UringReadQueue>(options.depth);
+  const bool is_split = options.piece_bytes != 0;
+  auto queue =
+      std::make_unique<UringReadQueue>(is_split ? PieceDepth(options.depth) : options.depth);
   SMOE_TRY(queue->OpenRing());
-  return std::unique_ptr<ReadQueue>(std::move(queue));
+  if (!is_split) return std::unique_ptr<ReadQueue>(std::move(queue));
+  return MakeSplitReadQueue(std::move(queue), options.depth, options.piece_bytes);
 }
 
 }  // namespace smoe::io
