@@ -1,10 +1,14 @@
 #include "base/memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "base/check.h"
+#include "base/memory_limits.h"
 
 namespace smoe {
 
@@ -34,6 +38,26 @@ Result<AlignedBuffer> AlignedBuffer::Create(uint64_t bytes, std::string_view pur
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;
   return buffer;
+}
+
+void AlignedBuffer::Discard(uint64_t offset, uint64_t bytes) {
+  SMOE_CHECK(RangeFits(offset, bytes, size_));
+  const uint64_t begin = RoundUp(offset, kPageBytes);
+  // The last page of the buffer is all ours, even if the buffer ends inside it.
+  const uint64_t end = offset + bytes == size_ ? RoundUp(size_, kPageBytes)
+                                               : (offset + bytes) / kPageBytes * kPageBytes;
+  if (begin < end) madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
+Status AlignedBuffer::Lock() const {
+  if (size_ == 0 || mlock(data_, size_) == 0) return Ok();
+  const int error = errno;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < size_) {
+    return Exhausted("{} to lock, the process may lock {} (raise it: ulimit -l)", SizeText(size_),
+                     SizeText(limit.rlim_cur));
+  }
+  return Exhausted("{} to lock, the system refused: {}", SizeText(size_), std::strerror(error));
 }
 
 Result<AlignedBuffer> AlignedBuffer::CreateTable(uint64_t rows, uint64_t row_items,

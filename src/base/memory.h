@@ -33,6 +33,15 @@ class AlignedBuffer {
   static Result<AlignedBuffer> CreateTable(uint64_t rows, uint64_t row_items, uint64_t item_bytes,
                                            std::string_view purpose);
 
+  // Gives the whole pages of a range back to the system: they read as zeros from now on, and take
+  // memory again when they are written. Never in memory that the kernel holds for a device
+  // (registered buffers): it would go on writing into the old pages. Requires a range inside.
+  void Discard(uint64_t offset, uint64_t bytes);
+
+  // Keeps the memory from being paged out; the lock goes with the memory.
+  // Errors: kExhausted naming the bytes, and the limit of the process where that is the reason.
+  Status Lock() const;
+
   // Gives the memory up without freeing it, when someone may still write into it.
   void Leak() {
     data_ = nullptr;

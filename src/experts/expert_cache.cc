@@ -94,7 +94,9 @@ class SlabCache final : public ExpertCache {
   Result<std::optional<ReadyExpert>> TryNext() override;
   void Release(const ReadyExpert& expert) override;
   Status Abandon() override;
-  uint32_t slot_count() const override { return static_cast<uint32_t>(slots_.size()); }
+  Status SetSlotLimit(uint32_t slot_count) override;
+  uint32_t slot_count() const override { return limit_; }
+  uint32_t slot_capacity() const override { return static_cast<uint32_t>(slots_.size()); }
   uint32_t gauge_slot_count() const override { return gauge_.slot_count(); }
   double Worth(store::ExpertId id) const override {
     const std::optional<uint32_t> ordinal = FindOrdinal(store_, id);
@@ -112,6 +114,8 @@ class SlabCache final : public ExpertCache {
   void ForgetPrefetched();
   uint32_t LeastWorth(bool spares_prefetched) const;
   uint32_t TakeSlot(bool spares_prefetched);
+  uint32_t EvictLeast(bool spares_prefetched);
+  void MoveExpert(uint32_t from, uint32_t to);
   void StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_index);
   bool StartNextPrefetch();
   void PlaceReads(uint32_t slot);
@@ -129,6 +133,7 @@ class SlabCache final : public ExpertCache {
   const uint64_t slot_bytes_;
   AlignedBuffer slab_;
   Slots slots_;
+  uint32_t limit_;                 // slots from here on are free, in no list, and have no memory
   std::vector<uint32_t> slot_of_;  // by ordinal; kNoSlot: absent
   SlotList<Slots> free_;
   SlotList<Slots> starting_;  // loading, with extents that the queue had no room for yet
@@ -179,6 +184,7 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
       slot_bytes_(store.slot_bytes()),
       slab_(std::move(slab)),
       slots_(options.slot_count),
+      limit_(options.slot_count),
       slot_of_(store.expert_count(), kNoSlot),
       free_(slots_),
       starting_(slots_),
@@ -333,6 +339,45 @@ Status SlabCache::Abandon() {
   return Ok();
 }
 
+Status SlabCache::SetSlotLimit(uint32_t slot_count) {
+  if (queue_error_) return Unexpected(*queue_error_);
+  SMOE_CHECK(!is_in_pass_ && pinned_count_ == 0);
+  SMOE_TRY(Abandon());
+  const uint32_t limit = std::clamp(slot_count, 1U, slot_capacity());
+  for (; limit_ < limit; ++limit_) free_.PushBack(limit_);
+  if (limit == limit_) return Ok();
+  while (resident_.size() > limit) {
+    const uint32_t slot = EvictLeast(false);
+    slots_[slot].state = SlotState::kFree;
+    free_.PushBack(slot);
+  }
+  for (uint32_t slot = limit; slot < limit_; ++slot) {
+    if (free_.Holds(slot)) free_.Remove(slot);
+  }
+  for (uint32_t slot = limit; slot < limit_; ++slot) {
+    if (slots_[slot].state == SlotState::kResident) MoveExpert(slot, free_.PopFront());
+  }
+  SMOE_TRY(queue_.ForgetMemory());
+  slab_.Discard(limit * slot_bytes_, (limit_ - limit) * slot_bytes_);
+  limit_ = limit;
+  return Ok();
+}
+
+// A resident expert into a slot that is in no list.
+void SlabCache::MoveExpert(uint32_t from, uint32_t to) {
+  std::memcpy(SlotBytes(to).data(), SlotBytes(from).data(), slot_bytes_);
+  resident_.Replace(from, to);
+  Slot& source = slots_[from];
+  Slot& target = slots_[to];
+  target.state = std::exchange(source.state, SlotState::kFree);
+  target.id = source.id;
+  target.ordinal = source.ordinal;
+  target.wanted_index = kNotWanted;
+  target.is_prefetched = std::exchange(source.is_prefetched, false);
+  slot_of_[target.ordinal] = to;
+  std::replace(prefetched_.begin(), prefetched_.end(), from, to);
+}
+
 // The resident slot that goes first. Of equals, the one that was there longest.
 uint32_t SlabCache::LeastWorth(bool spares_prefetched) const {
   uint32_t least = kNoSlot;
@@ -349,7 +394,10 @@ uint32_t SlabCache::LeastWorth(bool spares_prefetched) const {
 
 // A slot for a new expert, in no list; kNoSlot if every one is in use.
 uint32_t SlabCache::TakeSlot(bool spares_prefetched) {
-  if (!free_.empty()) return free_.PopFront();
+  return free_.empty() ? EvictLeast(spares_prefetched) : free_.PopFront();
+}
+
+uint32_t SlabCache::EvictLeast(bool spares_prefetched) {
   const uint32_t slot = LeastWorth(spares_prefetched);
   if (slot == kNoSlot) return kNoSlot;
   resident_.Remove(slot);
@@ -375,7 +423,7 @@ void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_
 // The next of likely_ that is not in memory. False if there is none, or no slot for it.
 bool SlabCache::StartNextPrefetch() {
   // Half of the slots at most: the pass after the next one shall not find all of them new.
-  if (prefetched_.size() >= slots_.size() / 2) return false;
+  if (prefetched_.size() >= limit_ / 2) return false;
   for (; likely_begin_ < likely_.size(); ++likely_begin_) {
     const std::optional<uint32_t> ordinal = FindOrdinal(store_, likely_[likely_begin_]);
     if (!ordinal || slot_of_[*ordinal] != kNoSlot) continue;
@@ -529,8 +577,9 @@ SlotCounts SlabCache::Audit() const {
     const bool has_expert = slot_of_[slot.ordinal] == index;
     switch (slot.state) {
       case SlotState::kFree:
-        SMOE_CHECK(free_.Holds(index) && !has_expert);
-        ++counts.free;
+        SMOE_CHECK(!has_expert);
+        SMOE_CHECK(index < limit_ ? free_.Holds(index) : slot.list == nullptr);
+        counts.free += index < limit_ ? 1 : 0;
         break;
       case SlotState::kLoading:
         SMOE_CHECK(has_expert && (slot.list == nullptr || starting_.Holds(index)));
@@ -554,6 +603,7 @@ SlotCounts SlabCache::Audit() const {
   SMOE_CHECK(counts.resident == resident_.size() && counts.pinned == pinned_count_);
   for (uint32_t ordinal = 0; ordinal < slot_of_.size(); ++ordinal) {
     const uint32_t slot = slot_of_[ordinal];
+    SMOE_CHECK(slot == kNoSlot || slot < limit_);
     SMOE_CHECK(slot == kNoSlot || slots_[slot].ordinal == ordinal);
   }
   return counts;

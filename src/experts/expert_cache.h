@@ -111,7 +111,16 @@ class ExpertCache {
   // Ends a pass early: waits for reads in flight, keeps what arrived.
   virtual Status Abandon() = 0;
 
-  virtual uint32_t slot_count() const = 0;
+  // Uses so many slots from now on, at least 1 and at most those of Create. With fewer than before
+  // the experts of least worth go, those that stay move to the front of the slab, and the memory
+  // behind them goes back to the system; with more it comes back when experts are read into it. The
+  // gauge goes on with what Create gave it. Requires that no pass is under way; waits for reads
+  // that Prefetch caused. Errors: only if the queue itself is broken.
+  // Cost: evicting looks at every slot for each expert that goes; moving copies it.
+  virtual Status SetSlotLimit(uint32_t slot_count) = 0;
+
+  virtual uint32_t slot_count() const = 0;     // that are used
+  virtual uint32_t slot_capacity() const = 0;  // that Create took memory for
   // What the gauge counts for; never more than the store has experts.
   virtual uint32_t gauge_slot_count() const = 0;
   // How much the policy thinks of an expert, 0 for one that never was wanted.

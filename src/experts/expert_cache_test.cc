@@ -152,6 +152,36 @@ TEST(ExpertCache, LeastRecentlyUsedIsEvictedAndNoOther) {
   EXPECT_EQ(hits(0), 0u);
 }
 
+TEST(ExpertCache, FewerSlotsKeepTheExpertsOfMostWorthAndGiveTheMemoryBack) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = CreateCache(store, *queue, 6);
+  for (uint32_t i = 0; i < 6; ++i) RunPass(store, *cache, Experts(0, {i}));
+  RunPass(store, *cache, Experts(0, {1}));  // now 0, 2 and 3 are the oldest
+  ASSERT_TRUE(cache->SetSlotLimit(3));
+  EXPECT_EQ(cache->slot_count(), 3u);
+  EXPECT_EQ(cache->slot_capacity(), 6u);
+  EXPECT_EQ(cache->Audit().resident, 3u);
+  const uint64_t before = cache->stats().hit_count;
+  for (const uint32_t i : {1u, 4u, 5u}) {
+    const auto experts = RunPass(store, *cache, Experts(0, {i}));
+    EXPECT_LT(experts.at(0).slot, 3u);
+  }
+  EXPECT_EQ(cache->stats().hit_count - before, 3u);
+  RunPass(store, *cache, Experts(0, {2}));  // takes the place of 1
+  RunPass(store, *cache, Experts(0, {1}));
+  EXPECT_EQ(cache->stats().hit_count - before, 3u);
+
+  ASSERT_TRUE(cache->SetSlotLimit(100));  // no more than there were
+  EXPECT_EQ(cache->slot_count(), 6u);
+  RunPass(store, *cache, Experts(0, {0, 1, 2, 3, 4, 5}));
+  RunPass(store, *cache, Experts(0, {0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(cache->Audit().resident, 6u);
+  ASSERT_TRUE(cache->SetSlotLimit(0));  // one is the least
+  EXPECT_EQ(cache->slot_count(), 1u);
+  EXPECT_EQ(RunPass(store, *cache, Experts(0, {0, 1, 2})).size(), 3u);
+}
+
 // 0 was wanted ten times, the others once and later.
 TEST(ExpertCache, FrequencyKeepsWhatIsOftenWanted) {
   TestStore store({});

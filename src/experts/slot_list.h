@@ -47,6 +47,17 @@ class SlotList {
     --size_;
   }
 
+  // `by` takes the place of `slot`.
+  void Replace(uint32_t slot, uint32_t by) {
+    SMOE_CHECK(Holds(slot) && (*slots_)[by].list == nullptr);
+    const SlotLinks links = (*slots_)[slot].links;
+    (links.previous == kNoSlot ? front_ : (*slots_)[links.previous].links.next) = by;
+    (links.next == kNoSlot ? back_ : (*slots_)[links.next].links.previous) = by;
+    (*slots_)[by].links = links;
+    (*slots_)[by].list = this;
+    (*slots_)[slot].list = nullptr;
+  }
+
   uint32_t PopFront() {
     const uint32_t slot = front_;
     Remove(slot);
