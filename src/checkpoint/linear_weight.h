@@ -25,8 +25,8 @@
 //        nibble; scales [rows][cols / 32]. cols is a multiple of 32.
 // Scales of activations and of a quantised KV cache (input_scale, k_scale, ...) do not change a
 // weight: they are passed over.
-// Source: docs/formats/records.md, "What the bytes mean"; docs/formats/vault.md, "A quantised trunk"; ModelOpt 0.33 and
-// compressed-tensors 0.15.
+// Source: docs/formats/records.md, "What the bytes mean"; docs/formats/vault.md, "A quantised
+// trunk"; ModelOpt 0.33 and compressed-tensors 0.15.
 #pragma once
 
 #include <cstdint>

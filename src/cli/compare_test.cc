@@ -51,6 +51,22 @@ TEST(Compare, AModelWithItselfDiffersInNothing) {
   EXPECT_EQ(Number(json, {"a", "token_bytes"}), 4 * 4 * 3 * 256 * 128 * 2);
 }
 
+// The bundled model against itself: exact in f32 with its own trunk, not with the default.
+TEST(Compare, AReferenceIsF32WithTheTrunkAsItIs) {
+  const auto compare = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"compare", TinyMoe(), TinyMoe(), "--reference", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return ParseOut(RunForTest(words));
+  };
+  const Json same = compare({"--arithmetic", "f32"});
+  EXPECT_EQ(Number(same, {"logits", "kl_max"}), 0);
+  const Json usual = compare({});
+  EXPECT_GT(Number(usual, {"logits", "kl_mean"}), 0);
+  EXPECT_LT(Number(usual, {"logits", "kl_mean"}), 1e-3);
+  EXPECT_GT(Number(usual, {"b", "trunk", "parts", "head", "relative_rmse"}), 0);
+  EXPECT_LT(Number(usual, {"b", "trunk", "bytes"}), Number(usual, {"a", "trunk", "bytes"}));
+}
+
 // The table's perplexity is the one of the command that measures nothing else.
 TEST(Compare, PerplexitiesAreThoseOfTheCommandPerplexity) {
   const TestFolder folder;

@@ -209,8 +209,8 @@ TEST(TrunkFormat, CostsLessTheMoreBitsItHas) {
   EXPECT_LT(difference[TrunkFormat::kInt8], difference[TrunkFormat::kQ4]);
 }
 
-// Normal weights in int8 have an SNR of 43.9 dB, which is 0.64 % (tensor/quantise_int8.h); the 16 to
-// 32 columns here have smaller largest ones than a full group.
+// Normal weights in int8 have an SNR of 43.9 dB, which is 0.64 % (tensor/quantise_int8.h); the 16
+// to 32 columns here have smaller largest ones than a full group.
 TEST(TrunkFormat, TheReportHasTheErrorOfEachPart) {
   auto test = LoadTestModel(OpenFolder(DeepseekFolder()), 2, kernels::kScalarKernels,
                             OptionsWith(TrunkFormat::kInt8, experts::Arithmetic::kInt8));
