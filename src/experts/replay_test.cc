@@ -59,6 +59,20 @@ TEST(Trace, SaysWhichLineIsWrong) {
   EXPECT_NE(ErrorOf(header + "99999999999 1\n").find("line 3"), std::string::npos);
 }
 
+// Four billion experts would be 64 GB of worths.
+TEST(Trace, LimitsTheExpertsOfAllLayers) {
+  const auto header = [](uint32_t expert_count) {
+    return "# smoe trace 1\n# experts " + std::to_string(expert_count) +
+           " top_k 1 expert_bytes 1 model m\n";
+  };
+  static_assert(kTraceExpertsMax == 1048576);
+  EXPECT_EQ(Parsed(header(1048576) + "0 1048575\n").token_count(), 1U);
+  EXPECT_NE(ErrorOf(header(1048577)).find("line 2: 1048577 experts"), std::string::npos);
+  EXPECT_EQ(Parsed(header(524288) + "0 1\n5 1\n").layers.size(), 2U);
+  EXPECT_NE(ErrorOf(header(524288) + "0 1\n5 1\n6 1\n").find("line 5: 3 layers of 524288"),
+            std::string::npos);
+}
+
 // One layer, one expert a token: 0 1 2 0 1 2 ... with two slots. Belady by hand: 0, 1, 2 missed; 2
 // took the place of 1 (wanted later than 0): 0 hit, 1 missed in the place of 0, 2 hit, 0 missed in
 // the place of 1, 1 missed in the place of 2 or 0, ...

@@ -83,6 +83,10 @@ class Parser {
       return Corrupt("line 2: top_k {}, expected 1 to the {} experts of a layer", trace_.top_k,
                      trace_.expert_count);
     }
+    if (trace_.expert_count > kTraceExpertsMax) {
+      return Corrupt("line 2: {} experts, expected at most {}", trace_.expert_count,
+                     kTraceExpertsMax);
+    }
     return Ok();
   }
 
@@ -112,6 +116,11 @@ class Parser {
   // The first token says which layers there are; every other has the same.
   Status PlaceLayer(uint32_t layer) {
     if (is_first_token_ && (trace_.layers.empty() || layer > trace_.layers.back())) {
+      if (trace_.layers.size() >= kTraceExpertsMax / trace_.expert_count) {
+        return Corrupt("line {}: {} layers of {} experts, expected at most {} experts in all",
+                       line_number_, trace_.layers.size() + 1, trace_.expert_count,
+                       kTraceExpertsMax);
+      }
       trace_.layers.push_back(layer);
       return Ok();
     }

@@ -32,6 +32,9 @@ struct Trace {
 
 // A trace file is read whole: 8 million lines of 8 experts.
 inline constexpr uint64_t kTraceBytesMax = uint64_t{256} << 20;
+// Experts of all layers together: as many as a vault may hold. What replays a trace takes memory
+// for each of them, chosen or not.
+inline constexpr uint32_t kTraceExpertsMax = uint32_t{1} << 20;
 
 // The first two lines, of a trace that is about to be written.
 std::string TraceHeader(const Trace& trace);
@@ -39,8 +42,9 @@ std::string TraceHeader(const Trace& trace);
 void AppendTraceLine(uint32_t layer, std::span<const uint32_t> ids, std::string* out);
 
 // Errors: kCorrupt naming the line, what was expected there and what was found: a header that is
-//         not one, an id beyond experts, ids that do not ascend, a token with other layers than the
-//         first, a last token that is not whole.
+//         not one, an id beyond experts, ids that do not ascend, more experts than
+//         kTraceExpertsMax, a token with other layers than the first, a last token that is not
+//         whole.
 Result<Trace> ParseTrace(std::string_view text);
 
 }  // namespace smoe::experts
