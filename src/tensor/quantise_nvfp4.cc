@@ -17,15 +17,18 @@ namespace {
 // E2M1's largest value times E4M3's.
 constexpr float kLargestProduct = 6.0F * 448.0F;
 
-bool UsesAvx2() {
 #if defined(__x86_64__)
+bool UsesAvx2() {
   const char* wanted = std::getenv("SMOE_ISA");
   const bool forced_scalar = wanted != nullptr && std::string_view(wanted) == "scalar";
   return !forced_scalar && __builtin_cpu_supports("avx2") != 0;
-#else
-  return false;
-#endif
 }
+const QuantiseKernels& BestKernels() { return UsesAvx2() ? kQuantiseAvx2 : kQuantiseScalar; }
+const Nvfp4Kernels& BestNvfp4Kernels() { return UsesAvx2() ? kNvfp4Avx2 : kNvfp4Scalar; }
+#else
+const QuantiseKernels& BestKernels() { return kQuantiseScalar; }
+const Nvfp4Kernels& BestNvfp4Kernels() { return kNvfp4Scalar; }
+#endif
 
 Nvfp4Tables MakeTables() {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -53,11 +56,7 @@ double AddLanes(const double* l) {
 
 float Nvfp4GlobalScale(std::span<const float> weights) {
   constexpr uint64_t kPiece = uint64_t{1} << 20;
-#if defined(__x86_64__)
-  const QuantiseKernels& kernels = UsesAvx2() ? kQuantiseAvx2 : kQuantiseScalar;
-#else
-  const QuantiseKernels& kernels = kQuantiseScalar;
-#endif
+  const QuantiseKernels& kernels = BestKernels();
   float largest = 0;
   for (uint64_t first = 0; first < weights.size(); first += kPiece) {
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(kPiece, weights.size() - first));
@@ -75,11 +74,7 @@ QuantisationError QuantiseNvfp4(std::span<const float> weights, float scale2,
                                 MutableBytes scales) {
   SMOE_CHECK(weights.size() % kNvfp4Group == 0 && packed.size() == weights.size() / 2);
   SMOE_CHECK(scales.size() == weights.size() / kNvfp4Group && scale2 > 0);
-#if defined(__x86_64__)
-  const Nvfp4Kernels& kernels = UsesAvx2() ? kNvfp4Avx2 : kNvfp4Scalar;
-#else
-  const Nvfp4Kernels& kernels = kNvfp4Scalar;
-#endif
+  const Nvfp4Kernels& kernels = BestNvfp4Kernels();
   Nvfp4Sums sums = {};
   kernels.quantise(weights.data(), scales.size(), scale2, quantiser == Nvfp4Quantiser::kMse,
                    TheTables(), packed.data(), scales.data(), &sums);
