@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -15,22 +14,29 @@ namespace smoe {
 
 namespace {
 
-constexpr size_t kLineWords = kCacheLineBytes / sizeof(uint64_t);
+// Two words that are loaded and added at once on every processor that we run on. Spelled out,
+// because g++ 12 makes of the plain loop one that waits for its own stores, at a third of the rate.
+using WordPair __attribute__((vector_size(16), may_alias)) = uint64_t;
+constexpr size_t kLinePairs = kCacheLineBytes / sizeof(WordPair);
+static_assert(kLinePairs == 4);
 
 // The sum of whole lines. Asked for 4 KiB ahead: the processor's own prefetch stops at each page.
+// Measured on Sapphire Rapids, 2 threads: 18.0 GB/s without asking, 20.0 at 1 KiB, 22.6 at 2 KiB,
+// 23.7 at 4 KiB, 22.2 at 8 KiB; with 32-byte loads 23.9 at best.
 uint64_t SumLines(const std::byte* from, size_t line_count) {
   constexpr size_t kLinesAhead = kPageBytes / kCacheLineBytes;
-  uint64_t sums[kLineWords] = {};
+  WordPair sums[kLinePairs] = {};
   for (size_t line = 0; line < line_count; ++line) {
     const size_t ahead = std::min(line + kLinesAhead, line_count - 1);
     __builtin_prefetch(from + ahead * kCacheLineBytes);
-    uint64_t words[kLineWords];
-    std::memcpy(words, from + line * kCacheLineBytes, sizeof(words));
-    for (size_t i = 0; i < kLineWords; ++i) sums[i] += words[i];
+    const auto* const pairs = reinterpret_cast<const WordPair*>(from + line * kCacheLineBytes);
+    sums[0] += pairs[0];
+    sums[1] += pairs[1];
+    sums[2] += pairs[2];
+    sums[3] += pairs[3];
   }
-  uint64_t sum = 0;
-  for (const uint64_t part : sums) sum += part;
-  return sum;
+  const WordPair sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return sum[0] + sum[1];
 }
 
 }  // namespace
