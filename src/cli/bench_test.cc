@@ -44,8 +44,9 @@ double Number(const Json& json, std::initializer_list<const char*> path) {
 // 2 x 4 x (200704 + 393216) x 5 operations of layers, 2 x 524288 of the head for its last row, and
 // 4 x 4 layers x 256 for each of the 15 pairs of row and key.
 TEST(Bench, CountsTheBytesAndOperationsOfATokenByArithmetic) {
-  const Json json = Parsed(RunForTest({"bench", kModel, "--prompt", "5", "--tokens", "4",
-                                       "--rounds", "2", "--threads", "1,2", "--json"}));
+  const Json json =
+      Parsed(RunForTest({"bench", kModel, "--read", "4MiB", "--prompt", "5", "--tokens", "4",
+                         "--rounds", "2", "--threads", "1,2", "--json"}));
   ASSERT_NE(json.Find("runs"), nullptr);
   const Json::Array& runs = *json.Find("runs")->AsArray();
   ASSERT_EQ(runs.size(), 2u);
@@ -78,8 +79,9 @@ TEST(Bench, CountsTheBytesAndOperationsOfATokenByArithmetic) {
 }
 
 TEST(Bench, TheTextNamesTheBoundBesideEachFigure) {
-  const ProgramOutput output = RunForTest({"bench", kModel, "--prompt", "3", "--tokens", "2",
-                                           "--rounds", "1", "--threads", "2", "--profile"});
+  const ProgramOutput output =
+      RunForTest({"bench", kModel, "--read", "4MiB", "--prompt", "3", "--tokens", "2", "--rounds",
+                  "1", "--threads", "2", "--profile"});
   ASSERT_EQ(output.code, 0) << output.err;
   for (const char* text : {"tok/s", "GB/s", "GFLOP/s", "small pages", "which would give",
                            "first token", "all ", "in memory", "idle", "projections", "waiting"}) {
@@ -88,9 +90,9 @@ TEST(Bench, TheTextNamesTheBoundBesideEachFigure) {
 }
 
 TEST(Bench, ACacheThatIsTooSmallIsSaidAndItsReadsAreCounted) {
-  const std::vector<std::string> arguments = {"bench",           kModel, "--prompt",  "3",
-                                              "--tokens",        "4",    "--rounds",  "1",
-                                              "--cache-experts", "9",    "--threads", "1"};
+  const std::vector<std::string> arguments = {
+      "bench",    kModel, "--read",          "4MiB", "--prompt",  "3", "--tokens", "4",
+      "--rounds", "1",    "--cache-experts", "9",    "--threads", "1"};
   const ProgramOutput output = RunForTest(arguments);
   ASSERT_EQ(output.code, 0) << output.err;
   EXPECT_THAT(output.out, HasSubstr("so the drive is measured too"));
@@ -108,6 +110,7 @@ TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
       {{"--prompt", "0"}, "--prompt: 0, expected"},
       {{"--tokens", "0"}, "--tokens: 0, expected"},
       {{"--rounds", "0"}, "--rounds: 0, expected"},
+      {{"--read", "1000"}, "--read: 1000 bytes, expected at least 1.0 MiB"},
       {{"--threads", "0"}, "--threads: \"0\", expected"},
       {{"--threads", "1,"}, "--threads: \"1,\", expected"},
       {{"--threads", "1,x"}, "--threads: \"1,x\", expected"},
@@ -127,9 +130,9 @@ TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
 TEST(Bench, TheLogGrowsByARowForEachFigure) {
   const TestFolder folder;
   const std::string log = folder.Path("log.tsv");
-  const std::vector<std::string> arguments = {"bench",    kModel, "--prompt",  "3", "--tokens", "2",
-                                              "--rounds", "1",    "--threads", "1", "--log",    log,
-                                              "--json"};
+  const std::vector<std::string> arguments = {
+      "bench",    kModel, "--read",    "4MiB", "--prompt", "3", "--tokens", "2",
+      "--rounds", "1",    "--threads", "1",    "--log",    log, "--json"};
   ASSERT_EQ(RunForTest(arguments).code, 0);
   ASSERT_EQ(RunForTest(arguments).code, 0);
   std::ifstream file(log);
@@ -153,7 +156,7 @@ TEST(Bench, AFileThatIsNoLogIsLeftAlone) {
   for (const char* content : {"my diary\n", "date\tcommit\n"}) {
     const std::string path = folder.Path("diary.txt");
     std::ofstream(path) << content;
-    const ProgramOutput output = RunForTest({"bench", kModel, "--log", path});
+    const ProgramOutput output = RunForTest({"bench", kModel, "--read", "4MiB", "--log", path});
     EXPECT_EQ(output.code, 2);
     EXPECT_THAT(output.err, HasSubstr(path));
     EXPECT_EQ(io::ReadWholeFile(path, 1000).value_or(""), content);
@@ -166,7 +169,8 @@ TEST(Profile, ThePartsAddUpToTheWhole) {
     if (arguments[0] == "run") {
       arguments.insert(arguments.end(), {"--tokens", "1,2,3", "-n", "4"});
     } else {
-      arguments.insert(arguments.end(), {"--prompt", "3", "--tokens", "4", "--rounds", "1"});
+      arguments.insert(arguments.end(),
+                       {"--prompt", "3", "--tokens", "4", "--rounds", "1", "--read", "4MiB"});
     }
     const Json json = Parsed(RunForTest(arguments));
     const Json* profile = json.Find("profile");

@@ -34,6 +34,7 @@ struct Options {
   uint32_t decode_tokens = 64;
   uint32_t rounds = 5;
   uint64_t seed = 1;
+  std::optional<uint64_t> memory_bytes;
   std::string log;
   bool profile = false;
   bool json = false;
@@ -67,7 +68,8 @@ engine::BenchOptions BenchOptionsOf(const Options& options) {
   return {.prompt_tokens = options.prompt_tokens,
           .decode_tokens = options.decode_tokens,
           .rounds = options.rounds,
-          .seed = options.seed};
+          .seed = options.seed,
+          .memory_bytes = options.memory_bytes.value_or(0)};
 }
 
 Result<BenchReport> Measure(const Options& options, uint32_t thread_count, Console& console) {
@@ -304,6 +306,9 @@ Runner DefineBench(Arguments& arguments) {
   arguments.Option("--rounds", &options->rounds, "N",
                    "Measured rounds; medians count (default: 5, and one before them)");
   arguments.Option("--seed", &options->seed, "N", "Another seed, other tokens (default: 1)");
+  arguments.Option("--read", SizeOption{&options->memory_bytes}, "SIZE",
+                   "Memory that plain reads go through (default: 4 times the caches, at least "
+                   "1GiB)");
   arguments.Flag("--profile", &options->profile,
                  "Where the time goes: attention, router, experts, head, waiting, idle threads");
   arguments.Option("--log", &options->log, "FILE",

@@ -12,6 +12,7 @@ namespace smoe::engine {
 
 namespace {
 
+constexpr int kReadsPerRound = 3;    // of each kind: one takes less time than the shortest request
 constexpr double kGivenShare = 0.5;  // of what was asked for, to call huge pages given
 
 Status CheckOptions(const BenchOptions& options, const Engine& engine) {
@@ -24,6 +25,10 @@ Status CheckOptions(const BenchOptions& options, const Engine& engine) {
   if (options.rounds == 0 || options.rounds > kBenchRoundsMax) {
     return Invalid("--rounds: {}, expected 1 to {}", options.rounds, kBenchRoundsMax);
   }
+  if (options.memory_bytes != 0 && options.memory_bytes < kBenchMemoryMin) {
+    return Invalid("--read: {}, expected at least {}", SizeText(options.memory_bytes),
+                   SizeText(kBenchMemoryMin));
+  }
   const size_t needed = options.prompt_tokens + options.decode_tokens + 1;
   if (needed > engine.context_tokens()) {
     return Invalid("--context: {} tokens, --prompt {} and --tokens {} need {}",
@@ -35,11 +40,13 @@ Status CheckOptions(const BenchOptions& options, const Engine& engine) {
 // Plain reads of memory in both kinds of pages.
 class Meters {
  public:
-  static Result<Meters> Create(size_t thread_count) {
+  // asked_bytes: 0 for what the caches and free memory suggest.
+  static Result<Meters> Create(size_t thread_count, uint64_t asked_bytes) {
     SMOE_TRY_ASSIGN(auto one, ThreadPool::Create(1));
     SMOE_TRY_ASSIGN(auto all, ThreadPool::Create(thread_count));
     SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
-    const uint64_t bytes = RateBytes(LargestCacheBytes(), free.bytes);
+    const uint64_t bytes =
+        asked_bytes != 0 ? asked_bytes : RateBytes(LargestCacheBytes(), free.bytes);
     SMOE_TRY_ASSIGN(auto huge, MemoryRateMeter::Create({.bytes = bytes, .huge_pages = true}, *all));
     SMOE_TRY_ASSIGN(auto small,
                     MemoryRateMeter::Create({.bytes = bytes, .huge_pages = false}, *all));
@@ -47,10 +54,12 @@ class Meters {
   }
 
   void Read() {
-    one_huge_.push_back(huge_.Read(*one_).bytes_per_second);
-    all_huge_.push_back(huge_.Read(*all_).bytes_per_second);
-    one_small_.push_back(small_.Read(*one_).bytes_per_second);
-    all_small_.push_back(small_.Read(*all_).bytes_per_second);
+    for (int i = 0; i < kReadsPerRound; ++i) {
+      one_huge_.push_back(huge_.Read(*one_).bytes_per_second);
+      all_huge_.push_back(huge_.Read(*all_).bytes_per_second);
+      one_small_.push_back(small_.Read(*one_).bytes_per_second);
+      all_small_.push_back(small_.Read(*all_).bytes_per_second);
+    }
   }
 
   Result<MemoryRates> Rates() const {
@@ -189,7 +198,7 @@ Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
   const uint64_t expert_count = report.setup.slot_count;
   Progress progress(options, expert_count, report.setup.chunk_tokens, sink);
   SMOE_TRY(engine.LoadExperts([&](uint64_t done, uint64_t) { progress.Loaded(done); }));
-  SMOE_TRY_ASSIGN(Meters meters, Meters::Create(report.setup.thread_count));
+  SMOE_TRY_ASSIGN(Meters meters, Meters::Create(report.setup.thread_count, options.memory_bytes));
 
   std::vector<double> first, prefill, decode;
   EngineStats before;

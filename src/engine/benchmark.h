@@ -19,12 +19,14 @@ namespace smoe::engine {
 
 inline constexpr size_t kBenchTokensMax = size_t{1} << 24;
 inline constexpr size_t kBenchRoundsMax = 10000;
+inline constexpr uint64_t kBenchMemoryMin = uint64_t{1} << 20;
 
 struct BenchOptions {
   size_t prompt_tokens = 512;
   size_t decode_tokens = 64;
   size_t rounds = 5;  // measured; one more goes before them
   uint64_t seed = 1;
+  uint64_t memory_bytes = 0;  // that a plain read goes through; 0: as RateBytes says
 };
 
 // Bytes per second of plain reads.
