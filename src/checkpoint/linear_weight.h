@@ -18,9 +18,9 @@
 //        each block of the config's weight_block_size; blocks at the edges are partial.
 // NVFP4: weight = (E2M1(code) * E4M3(scale)) * global scale, in f32 in this order. Codes are [rows]
 //        [cols / 2], the even column in the low nibble; scales [rows][cols / 16].
-// int8:  weight = code * scale, codes [rows][cols] from -127 to 127, scales [rows][cols / 64,
-// rounded
-//        up]: one for a row's 64 neighbouring columns.
+// int8:  weight = code * scale, codes [rows][cols] from -127 to 127; scales
+//        [rows][ceil(cols / 64)]: one for 64 neighbouring columns of a row, the last one for those
+//        that are left.
 // q4:    weight = (code - 7.5) / 7.5 * scale, codes [rows][cols / 2], the even column in the low
 //        nibble; scales [rows][cols / 32]. cols is a multiple of 32.
 // Scales of activations and of a quantised KV cache (input_scale, k_scale, ...) do not change a
@@ -80,7 +80,7 @@ Status ReadLinearRows(const TensorFiles& files, const LinearWeight& weight, uint
                       std::span<float> out, std::vector<std::byte>* staging);
 
 // Codes and scales of rows [first_row, + row_count) of kInt8 or kQ4 as they lie in the file.
-// Shapes: codes  [rows][bytes of a row's codes]; scales of kInt8 f32 [rows][blocks]; of kQ4 f16
+// Shapes: codes [row_count][bytes of a row's codes]; scales [row_count][groups], f32, of kQ4 f16
 // Errors: as ReadLinearRows.
 Status ReadLinearCodes(const TensorFiles& files, const LinearWeight& weight, uint64_t first_row,
                        MutableBytes codes, MutableBytes scales);
