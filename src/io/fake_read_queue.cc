@@ -14,6 +14,8 @@ namespace {
 struct FakeRead {
   ReadRequest request;
   int fault = 0;
+  uint32_t stalled_reaps = 0;
+  uint64_t number = 0;  // in the order of Push
 };
 
 class FakeReadQueue final : public ReadQueue {
@@ -32,19 +34,35 @@ class FakeReadQueue final : public ReadQueue {
   void Push(const ReadRequest& request) override {
     SMOE_CHECK(free_count() > 0);
     const int fault = options_.fault ? options_.fault(request) : 0;
-    reads_.push_back({.request = request, .fault = fault});
+    const uint32_t stalled_reaps = options_.stall ? options_.stall(request) : 0;
+    reads_.push_back({.request = request,
+                      .fault = fault,
+                      .stalled_reaps = stalled_reaps,
+                      .number = pushed_count_++});
   }
 
   Status Submit() override { return Ok(); }
 
   Result<size_t> Reap(std::span<ReadDone> done, size_t done_min) override {
     SMOE_CHECK(done_min <= done.size() && done_min <= reads_.size());
-    const size_t count = Draw(done_min, std::min(done.size(), reads_.size()));
-    for (size_t i = 0; i < count; ++i) {
-      std::swap(reads_[Draw(0, reads_.size() - 1)], reads_.back());
-      done[i] = Finish(reads_.back());
-      reads_.pop_back();
+    // Those that may finish now stand first; of the stalled ones the soonest follow, if the caller
+    // waits for so many.
+    std::sort(reads_.begin(), reads_.end(), [](const FakeRead& a, const FakeRead& b) {
+      return std::pair(a.stalled_reaps, a.number) < std::pair(b.stalled_reaps, b.number);
+    });
+    size_t movable_count = 0;
+    while (movable_count < reads_.size() && reads_[movable_count].stalled_reaps == 0) {
+      ++movable_count;
     }
+    movable_count = std::max(movable_count, done_min);
+    const size_t count = Draw(done_min, std::min(done.size(), movable_count));
+    for (size_t i = 0; i < count; ++i) {
+      const auto chosen =
+          reads_.begin() + static_cast<std::ptrdiff_t>(Draw(0, movable_count - 1 - i));
+      done[i] = Finish(*chosen);
+      reads_.erase(chosen);
+    }
+    for (FakeRead& read : reads_) read.stalled_reaps -= read.stalled_reaps == 0 ? 0 : 1;
     return count;
   }
 
@@ -67,6 +85,7 @@ class FakeReadQueue final : public ReadQueue {
   FakeReadOptions options_;
   std::mt19937_64 random_;
   std::vector<FakeRead> reads_;
+  uint64_t pushed_count_ = 0;
 };
 
 }  // namespace

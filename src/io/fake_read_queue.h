@@ -17,6 +17,9 @@ struct FakeReadOptions {
   uint32_t depth = 64;
   // The errno a read ends with, 0 for success. Called once per read, in the order of Push.
   std::function<int(const ReadRequest&)> fault = {};
+  // How many calls of Reap a read lies on the drive, which goes on with the others meanwhile. A
+  // caller that waits for it sleeps through them. Called once per read, in the order of Push.
+  std::function<uint32_t(const ReadRequest&)> stall = {};
   // Called on the bytes of a finished read, to flip some.
   std::function<void(const ReadRequest&)> damage = {};
 };

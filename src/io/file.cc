@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/memory.h"
+#include "io/direct_io.h"
 
 namespace smoe::io {
 
@@ -67,6 +68,15 @@ Result<int> OpenDirectDescriptor(const std::string& path, int access) {
 
 // One real read: some file systems take the flag and then refuse every transfer.
 Status ProveDirect(int fd, const std::string& path) {
+  const DirectAlignment alignment = AskDirectAlignment(fd);
+  if (!alignment.is_supported) {
+    return Unsupported("{}: this file system has no direct reads for this file", path);
+  }
+  if (std::max(alignment.offset_bytes, alignment.memory_bytes) > kDirectAlignment) {
+    return Unsupported("{}: direct reads here are in blocks of {} bytes, {} are expected at most",
+                       path, std::max(alignment.offset_bytes, alignment.memory_bytes),
+                       kDirectAlignment);
+  }
   SMOE_TRY_ASSIGN(auto probe, AlignedBuffer::Create(kDirectAlignment, "probe of direct reads"));
   ssize_t moved = 0;
   do {
