@@ -107,6 +107,11 @@ class TestStore final : public store::ExpertStore {
     ADD_FAILURE() << "no expert has ordinal " << ordinal;
     return {};
   }
+  // After a test has cut the file short.
+  void RestoreFile() const {
+    EXPECT_EQ(pwrite(fd_, content_.data(), content_.size(), 0),
+              static_cast<ssize_t>(content_.size()));
+  }
   int direct_fd() const { return direct_fd_; }
   int fallback_count() const { return fallback_count_; }
   void ReturnToDirect() { direct_ = options_.direct_io; }
@@ -193,8 +198,7 @@ class TestStore final : public store::ExpertStore {
     path_ = (std::filesystem::temp_directory_path() / "smoe_experts_XXXXXX").string();
     fd_ = mkostemp(path_.data(), O_CLOEXEC);
     direct_fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    EXPECT_EQ(pwrite(fd_, content_.data(), content_.size(), 0),
-              static_cast<ssize_t>(content_.size()));
+    RestoreFile();
   }
 
   TestStoreOptions options_;
