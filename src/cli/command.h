@@ -38,6 +38,7 @@ Runner DefineLogits(Arguments& arguments);
 Runner DefinePerplexity(Arguments& arguments);
 Runner DefineTrace(Arguments& arguments);
 Runner DefineReplay(Arguments& arguments);
+Runner DefinePlan(Arguments& arguments);
 Runner DefineShatter(Arguments& arguments);
 Runner DefinePack(Arguments& arguments);
 Runner DefineInspect(Arguments& arguments);

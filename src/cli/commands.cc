@@ -54,6 +54,10 @@ constexpr Command kCommands[] = {
      "smoe compare Qwen3-30B-A3B/ qwen3-30b.smoe --text book.txt\n"
      "smoe compare q4.smoe q2.smoe --json",
      DefineCompare},
+    {"plan", kMeasure, "Show how memory would be divided, and how fast a model could be",
+     "smoe plan qwen3-30b-a3b --memory 8GiB --drive-rate 3.5\n"
+     "smoe plan qwen3-30b.smoe --memory 8GiB --context 16384",
+     DefinePlan},
     {"trace", kMeasure, "Record which experts the routers choose for a text",
      "smoe trace model.smoe --text book.txt --out book.trace\n"
      "smoe trace synth.smoe --random 2000 --out random.trace",

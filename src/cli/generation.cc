@@ -137,6 +137,9 @@ Json StatsJson(const engine::EngineStats& before, const engine::EngineStats& aft
       .Set("expert_hits", cost.hits)
       .Set("expert_misses", cost.misses)
       .Set("read_bytes", cost.read_bytes)
+      .Set("cache_slots", after.guard.slot_count)
+      .Set("cache_shrinks", after.guard.shrink_count - before.guard.shrink_count)
+      .Set("cache_grows", after.guard.grow_count - before.guard.grow_count)
       .Set("wait_seconds", cost.wait_seconds)
       .Set("expert_compute_seconds", cost.expert_seconds);
   return json;

@@ -52,13 +52,15 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
 void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) {
   DefineFileOptions(arguments, options);
   arguments.Group(kEngineGroup);
+  arguments.Option("--memory", SizeOption{&options->memory_bytes}, "SIZE",
+                   "Memory for the whole process, as 8GiB (default: what is free)");
   arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
                    "Memory for experts, as 4GiB (default: what fits)");
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
   arguments.Choice("--io", &options->io, {"auto", "uring", "threads"}, "How experts are read");
   arguments.Flag("--buffered", &options->buffered, "Read through the page cache");
   arguments.Option("--chunk", &options->chunk_tokens, "N",
-                   "Prompt tokens in one pass through the layers (default: 256)");
+                   "Prompt tokens in one pass through the layers (default: what pays)");
   arguments.Option("--context", &options->context_tokens, "N",
                    "Room for tokens (default: the model's, or what fits)");
   arguments.Choice("--arithmetic", &options->arithmetic, {"int8", "f32"},
@@ -100,10 +102,10 @@ Result<store::ModelFiles> OpenFiles(const ModelOptions& options) {
   return files;
 }
 
-Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
-                                                   const ModelOptions& options, size_t batch_max,
-                                                   bool evaluate) {
+Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, size_t batch_max,
+                                                  bool evaluate) {
   engine::EngineOptions engine_options;
+  engine_options.memory_bytes = options.memory_bytes;
   engine_options.thread_count = options.thread_count;
   engine_options.chunk_tokens = options.chunk_tokens;
   engine_options.batch_max = batch_max;
@@ -121,6 +123,14 @@ Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
                     checkpoint::ParseTrunkFormats("--trunk-format", options.trunk_format));
   }
   engine_options.evaluate = evaluate;
+  return engine_options;
+}
+
+Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
+                                                   const ModelOptions& options, size_t batch_max,
+                                                   bool evaluate) {
+  SMOE_TRY_ASSIGN(const engine::EngineOptions engine_options,
+                  ChooseEngineOptions(options, batch_max, evaluate));
   SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));
   if (options.verbose) {
     for (const std::string& choice : engine->choices()) LogInfo("{}", Printable(choice));

@@ -18,6 +18,7 @@ namespace smoe::cli {
 struct ModelOptions {
   std::string model;  // empty: the bundled one, where the command allows it
   store::ModelFilesOptions files;
+  std::optional<uint64_t> memory_bytes;
   std::optional<uint64_t> cache_bytes;
   std::optional<uint32_t> cache_experts;
   std::string io = "auto";
@@ -55,6 +56,10 @@ store::ModelFilesOptions FilesOptions(const ModelOptions& options);
 // Opens MODEL, or the bundled one where options.model is empty. Warnings go to the log, decisions
 // too with --verbose.
 Result<store::ModelFiles> OpenFiles(const ModelOptions& options);
+
+// What Engine::Open is told. Errors: kInvalid for a --trunk-format that is none.
+Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, size_t batch_max,
+                                                  bool evaluate);
 
 // Opens the engine over `files`; logs its choices with --verbose.
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,

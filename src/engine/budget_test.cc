@@ -9,76 +9,153 @@ namespace smoe::engine {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr char kCgroup[] = "limited to 800 MiB by cgroup /a";
 
 BudgetDemand SmallModel() {
   BudgetDemand demand;
   demand.trunk_bytes = 100 * kMiB;
   demand.kv_bytes_per_token = 1024;
   demand.slot_bytes = kMiB;
-  demand.expert_count = 512;
+  demand.expert_count = 2048;
+  demand.layer_count = 16;
   demand.top_k = 8;
   demand.max_positions = 4096;
   return demand;
 }
 
+Result<Budget> Divide(const BudgetDemand& demand, uint64_t free_bytes,
+                      const std::string& reason = kCgroup) {
+  return DivideMemory(demand, LimitOf({}, {free_bytes, reason}, 0));
+}
+
+Result<Budget> DivideAsked(const BudgetDemand& demand, uint64_t bytes) {
+  return DivideMemory(demand, LimitOf(bytes, {}, 20 * kMiB));
+}
+
 TEST(DivideMemory, KeepsAllExpertsWhereTheyFit) {
-  const auto budget = DivideMemory(SmallModel(), {4096 * kMiB, "MemAvailable"});
+  const auto budget = Divide(SmallModel(), 4096 * kMiB);
   ASSERT_TRUE(budget);
-  EXPECT_EQ(budget->slot_count, 512u);
+  EXPECT_EQ(budget->slot_count, 2048u);
   EXPECT_EQ(budget->context_tokens, 4096u);
+  EXPECT_EQ(budget->chunk_tokens, kChunkTokensDefault);
+  EXPECT_FALSE(budget->drops_page_cache);
 }
 
 TEST(DivideMemory, GivesTheCacheWhatIsLeft) {
-  // 800 free - 100 trunk - 4 keys and values - 512 reserve = 184 slots of 1 MiB.
-  const auto budget = DivideMemory(SmallModel(), {800 * kMiB, "limited to 800 MiB by cgroup /a"});
+  // 800 - 64 program - 100 trunk - 4 keys and values; a 256th of 104 + slots for page tables.
+  const auto budget = Divide(SmallModel(), 800 * kMiB);
   ASSERT_TRUE(budget);
-  EXPECT_EQ(budget->slot_count, 184u);
+  EXPECT_EQ(budget->slot_count, 629u);
+  EXPECT_TRUE(budget->drops_page_cache);
+  // And 512 for the others, where the machine's own memory is the limit.
+  EXPECT_EQ(Divide(SmallModel(), 800 * kMiB, "MemAvailable")->slot_count, 119u);
+  EXPECT_EQ(DivideAsked(SmallModel(), 800 * kMiB)->slot_count, 629u);
+  BudgetDemand buffered = SmallModel();
+  buffered.reads_page_cache = true;
+  EXPECT_EQ(Divide(buffered, 800 * kMiB)->slot_count, 565u);  // 64 less, and their tables
+}
+
+TEST(DivideMemory, CountsALargeProgramOnceHoweverTheLimitIsMeant) {
+  // 200 held: 300 in all. Asked, that is part of the 1000; free memory is beside what is held.
+  const auto asked = DivideMemory(SmallModel(), LimitOf(1000 * kMiB, {}, 200 * kMiB));
+  const auto free = DivideMemory(SmallModel(), LimitOf({}, {1000 * kMiB, kCgroup}, 200 * kMiB));
+  ASSERT_TRUE(asked && free);
+  EXPECT_EQ(asked->lines[0].bytes, 300 * kMiB);
+  EXPECT_EQ(free->lines[0].bytes, 100 * kMiB);
+}
+
+TEST(DivideMemory, NeverTakesMoreThanThereIsNorLeavesRoomForAnExpert) {
+  BudgetDemand demand = SmallModel();
+  demand.scratch_bytes = [](size_t chunk) { return chunk * 100 * 1024; };
+  for (uint64_t size = 200; size < 2500; size += 37) {
+    const auto budget = DivideAsked(demand, size * kMiB);
+    ASSERT_TRUE(budget) << size;
+    EXPECT_LE(budget->used_bytes(), size * kMiB);
+    if (budget->slot_count == demand.expert_count) continue;
+    EXPECT_GT(budget->used_bytes() + kMiB + kMiB / kPageTableDivisor + 1, size * kMiB);
+  }
 }
 
 TEST(DivideMemory, NeverChoosesAContextBeyondTheModelNorBelowTheLeast) {
   BudgetDemand demand = SmallModel();
   demand.max_positions = 128;
-  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->context_tokens, 128u);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB)->context_tokens, 128u);
   // An eighth of 800 MiB holds 100 tokens of 1 MiB each.
   demand.max_positions = 4096;
   demand.kv_bytes_per_token = kMiB;
   demand.cache_experts = 9;
-  EXPECT_EQ(DivideMemory(demand, {800 * kMiB, ""})->context_tokens, kContextTokensMin);
+  EXPECT_EQ(Divide(demand, 800 * kMiB)->context_tokens, kContextTokensMin);
   demand.max_positions = 0;
-  EXPECT_EQ(DivideMemory(demand, {8000 * kMiB, ""})->context_tokens, 1000u);
+  EXPECT_EQ(Divide(demand, 8000 * kMiB)->context_tokens, 1000u);
 }
 
-// A limit below the fixed part of the model is refused with the numbers.
-TEST(DivideMemory, NamesTheSmallestSizeThatWorks) {
-  const auto budget = DivideMemory(SmallModel(), {600 * kMiB, "limited by cgroup /a"});
-  ASSERT_FALSE(budget);
-  EXPECT_EQ(budget.error().code(), ErrorCode::kExhausted);
-  // 100 + 4 + 512 + 9 slots of 1 MiB.
-  EXPECT_NE(budget.error().message().find("smallest that works is 625.0 MiB"), std::string::npos)
-      << budget.error().message();
+TEST(DivideMemory, ALongContextDoesNotDriveExpertsOutUnasked) {
+  BudgetDemand demand = SmallModel();
+  demand.max_positions = 40'000;
+  demand.kv_bytes_per_token = 16 * 1024;
+  EXPECT_EQ(Divide(demand, 4000 * kMiB)->context_tokens, 32'000u);  // an eighth: 500 MiB
+  EXPECT_EQ(Divide(demand, 1500 * kMiB)->context_tokens, kContextTokensTight);
+  demand.context_tokens = 20'000;
+  EXPECT_EQ(Divide(demand, 1500 * kMiB)->context_tokens, 20'000u);
+}
+
+// One chunk for 1024 tokens reads the experts once; rows of 4 MiB leave no room for that.
+TEST(DivideMemory, TakesTheChunkThatPays) {
+  BudgetDemand demand = SmallModel();
+  demand.scratch_bytes = [](size_t chunk) { return chunk * 100 * 1024; };
+  EXPECT_EQ(Divide(demand, 800 * kMiB)->chunk_tokens, 1024u);
+  demand.scratch_bytes = [](size_t chunk) { return chunk * 4 * kMiB; };
+  EXPECT_EQ(Divide(demand, 800 * kMiB)->chunk_tokens, 128u);
+  demand.chunk_tokens = 77;
+  EXPECT_EQ(Divide(demand, 800 * kMiB)->chunk_tokens, 77u);
+}
+
+// A limit below the fixed part of the model is refused with the size that works, to the MiB.
+TEST(DivideMemory, NamesTheSmallestSizeThatWorksAndThatSizeWorks) {
+  for (const uint64_t row_bytes : {uint64_t{0}, uint64_t{77'777}, 3 * kMiB}) {
+    BudgetDemand demand = SmallModel();
+    demand.scratch_bytes = [row_bytes](size_t chunk) { return chunk * row_bytes; };
+    const auto refused = DivideAsked(demand, 100 * kMiB);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
+    const std::string& message = refused.error().message();
+    constexpr char kBefore[] = "the smallest that works is ";
+    const size_t at = message.find(kBefore);
+    ASSERT_NE(at, std::string::npos) << message;
+    const uint64_t size = std::stoull(message.substr(at + sizeof(kBefore) - 1));
+    const auto least = DivideAsked(demand, size * kMiB);
+    ASSERT_TRUE(least) << size << ": " << least.error().message();
+    EXPECT_GE(least->slot_count, 9u);
+    EXPECT_LE(least->used_bytes(), size * kMiB);
+    EXPECT_FALSE(DivideAsked(demand, (size - 1) * kMiB)) << size;
+    if (row_bytes == 0) {
+      EXPECT_EQ(size, 174u);  // 64 + 100 + 1/2 + 9, tables
+    }
+  }
 }
 
 TEST(DivideMemory, TakesTheUsersWordAndRefusesHalfAnExpert) {
   BudgetDemand demand = SmallModel();
   demand.cache_bytes = 5 * kMiB + 17;
-  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 5u);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB)->slot_count, 5u);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB)->slot_count_min, 5u);
   demand.cache_bytes = kMiB - 1;
-  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""}).error().code(), ErrorCode::kInvalid);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB).error().code(), ErrorCode::kInvalid);
   demand.cache_experts = 3;
-  EXPECT_FALSE(DivideMemory(demand, {4096 * kMiB, ""})) << "both options at once";
+  EXPECT_FALSE(Divide(demand, 4096 * kMiB)) << "both options at once";
   demand.cache_bytes.reset();
-  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 3u);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB)->slot_count, 3u);
   demand.cache_experts = 100000;
-  EXPECT_EQ(DivideMemory(demand, {4096 * kMiB, ""})->slot_count, 512u);
+  EXPECT_EQ(Divide(demand, 4096 * kMiB)->slot_count, 2048u);
 }
 
-TEST(DivideMemory, WarnsOfACacheThatDoesNotFitInWhatIsFree) {
+TEST(DivideMemory, WarnsOfACacheThatDoesNotFit) {
   BudgetDemand demand = SmallModel();
   demand.cache_experts = 400;
-  const auto fits = DivideMemory(demand, {4096 * kMiB, ""});
+  const auto fits = Divide(demand, 4096 * kMiB);
   ASSERT_TRUE(fits);
   EXPECT_TRUE(fits->warnings.empty());
-  const auto tight = DivideMemory(demand, {800 * kMiB, "MemAvailable"});
+  const auto tight = Divide(demand, 300 * kMiB);
   ASSERT_TRUE(tight);
   EXPECT_EQ(tight->slot_count, 400u);
   ASSERT_EQ(tight->warnings.size(), 1u);
@@ -89,14 +166,22 @@ TEST(DivideMemory, TakesTheLargestContextThatCanBeAddressedAndNoTokenMore) {
   BudgetDemand demand = SmallModel();
   demand.cache_experts = 9;
   demand.context_tokens = kKvBytesMax / 1024;
-  EXPECT_TRUE(DivideMemory(demand, {4096 * kMiB, ""}));
+  EXPECT_TRUE(Divide(demand, 4096 * kMiB));
   for (const size_t tokens : {kKvBytesMax / 1024 + 1, SIZE_MAX}) {
     demand.context_tokens = tokens;
-    const auto budget = DivideMemory(demand, {4096 * kMiB, ""});
+    const auto budget = Divide(demand, 4096 * kMiB);
     ASSERT_FALSE(budget) << tokens;
     EXPECT_EQ(budget.error().code(), ErrorCode::kExhausted);
     EXPECT_NE(budget.error().message().find("at most 137438953472"), std::string::npos)
         << budget.error().message();
+  }
+}
+
+TEST(DivideMemory, TableNamesEveryPartAndTheSum) {
+  const std::string table = Divide(SmallModel(), 800 * kMiB)->Table();
+  for (const char* word : {"program", "trunk", "keys and values", "activations", "page cache",
+                           "expert cache", "629 of 2048 experts", "sum", kCgroup}) {
+    EXPECT_NE(table.find(word), std::string::npos) << word << " in\n" << table;
   }
 }
 

@@ -188,6 +188,7 @@ Result<std::span<const TokenEvent>> EngineImpl::Step() {
     if (running->cancelled) Finish(running.get(), FinishReason::kCancelled, {}, {});
   }
   RemoveFinished();
+  if (parts_.keeper) SMOE_TRY(parts_.keeper->Look());
   PlanRows();
   if (!rows_.empty()) SMOE_TRY(RunRows());
   RemoveFinished();
@@ -343,6 +344,7 @@ EngineStats EngineImpl::stats() const {
   EngineStats stats = stats_;
   stats.cache = parts_.backend->stats();
   stats.expert_compute_ns = parts_.backend->compute_ns();
+  if (parts_.keeper) stats.guard = parts_.keeper->stats();
   return stats;
 }
 

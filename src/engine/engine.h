@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "checkpoint/trunk_format.h"
+#include "engine/memory_guard.h"
 #include "engine/sampler.h"
 #include "experts/backend.h"
 #include "io/read_queue.h"
@@ -26,11 +27,11 @@
 
 namespace smoe::engine {
 
-inline constexpr size_t kChunkTokensDefault = 256;
-
 struct EngineOptions {
-  size_t thread_count = 0;    // --threads; 0: the physical cores we may use
-  size_t chunk_tokens = 0;    // --chunk; prompt tokens of one request per step; 0: the default
+  size_t thread_count = 0;  // --threads; 0: the physical cores we may use
+  // --memory; for the whole process. Absent: what cgroups and MemAvailable leave.
+  std::optional<uint64_t> memory_bytes;
+  size_t chunk_tokens = 0;    // --chunk; prompt tokens of one request per step; 0: engine/budget.h
   size_t batch_max = 8;       // requests running at once
   size_t context_tokens = 0;  // KV room over all requests; 0: see engine/budget.h
   std::optional<uint64_t> cache_bytes;    // --cache SIZE
@@ -42,6 +43,7 @@ struct EngineOptions {
   // --trunk-format; absent: int8 with int8 arithmetic, as the files have it with f32.
   std::optional<checkpoint::TrunkFormats> trunk_formats;
   std::string isa;        // SMOE_ISA; empty: the best
+  bool guard = true;      // watch the system and shrink the cache: engine/memory_guard.h
   bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.
   std::function<Result<std::unique_ptr<io::ReadQueue>>()> make_queue;
@@ -91,6 +93,7 @@ struct EngineStats {
   uint64_t decode_step_count = 0;
   experts::CacheStats cache;
   uint64_t expert_compute_ns = 0;
+  GuardStats guard;  // all 0 without one
 };
 
 // What one token costs, by arithmetic: what must be read from memory when every expert is there,

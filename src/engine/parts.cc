@@ -6,8 +6,10 @@
 #include "base/core_count.h"
 #include "base/log.h"
 #include "base/memory_limits.h"
+#include "base/memory_pressure.h"
 #include "base/numa.h"
 #include "engine/budget.h"
+#include "engine/model_demand.h"
 #include "engine/pages.h"
 #include "experts/local_backend.h"
 #include "store/model_size.h"
@@ -16,57 +18,6 @@ namespace smoe::engine {
 
 namespace {
 
-// The reference computes with what the files have; integers want codes to compute with.
-checkpoint::TrunkFormats ChooseTrunkFormats(const EngineOptions& options) {
-  using checkpoint::TrunkFormats;
-  if (options.trunk_formats) return *options.trunk_formats;
-  return TrunkFormats::All(options.arithmetic == experts::Arithmetic::kInt8
-                               ? checkpoint::TrunkFormat::kInt8
-                               : checkpoint::TrunkFormat::kSource);
-}
-
-experts::LocalBackendOptions BackendOptions(const Parts& parts, const EngineOptions& options) {
-  return {.arithmetic = options.arithmetic,
-          .row_count_max = parts.limits.row_count_max,
-          .top_k = parts.files.config.num_experts_per_tok};
-}
-
-kernels::KvKind ChooseKvKind(const EngineOptions& options) {
-  if (options.kv) return *options.kv;
-  return options.arithmetic == experts::Arithmetic::kF32 ? kernels::KvKind::kF32
-                                                         : kernels::KvKind::kF16;
-}
-
-// A token of context: its keys and values, and its share of the results of an attention part.
-uint64_t ContextTokenBytes(const checkpoint::ModelConfig& config, kernels::KvKind kind) {
-  const uint64_t part_bytes = config.num_attention_heads *
-                              (config.head_dim * sizeof(float) + sizeof(kernels::AttentionState));
-  return model::KvBytesPerToken({.layer_count = config.num_hidden_layers,
-                                 .kv_width = config.num_key_value_heads * config.head_dim,
-                                 .kind = kind}) +
-         CeilDiv(part_bytes, kernels::kAttentionPart);
-}
-
-// Activations of a step: per row the experts' outputs and a few vectors of each width, and what
-// the experts of one round take.
-uint64_t ScratchBytes(const Parts& parts, const EngineOptions& options) {
-  constexpr uint64_t kHiddenVectors = 7;
-  constexpr uint64_t kHeadVectors = 5;
-  constexpr uint64_t kWideVectors = 3;         // gate, up and codes of a feed-forward network
-  constexpr uint64_t kRoundHiddenVectors = 2;  // a row's copy and its codes
-  const checkpoint::ModelConfig& config = parts.files.config;
-  const uint64_t dense = std::max(config.intermediate_size, config.shared_expert_intermediate_size);
-  const uint64_t per_row = (config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
-                           kHeadVectors * config.num_attention_heads * config.head_dim +
-                           kWideVectors * dense;
-  const uint64_t per_round_row =
-      kRoundHiddenVectors * config.hidden_size + kWideVectors * config.moe_intermediate_size;
-  return sizeof(float) *
-         (parts.limits.row_count_max * per_row +
-          experts::RoundRowCountMax(BackendOptions(parts, options)) * per_round_row +
-          parts.logit_row_max * uint64_t{config.vocab_size});
-}
-
 Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   const checkpoint::ModelConfig& config = parts.files.config;
   const uint64_t positions = config.max_position_embeddings;
@@ -74,20 +25,14 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
     LogWarning("--context {}: the model was made for {} positions, beyond them answers degrade",
                options.context_tokens, positions);
   }
-  BudgetDemand demand;
-  SMOE_TRY_ASSIGN(demand.trunk_bytes,
-                  model::Model::TrunkBytes(parts.files, ChooseTrunkFormats(options)));
-  demand.scratch_bytes = ScratchBytes(parts, options);
-  demand.kv_bytes_per_token = ContextTokenBytes(config, ChooseKvKind(options));
-  demand.slot_bytes = parts.files.experts->slot_bytes();
-  demand.expert_count = parts.files.experts->expert_count();
-  demand.top_k = config.num_experts_per_tok;
-  demand.max_positions = config.max_position_embeddings;
-  demand.context_tokens = options.context_tokens;
-  demand.cache_bytes = options.cache_bytes;
-  demand.cache_experts = options.cache_experts;
+  SMOE_TRY_ASSIGN(const BudgetDemand demand, DemandOfFiles(parts.files, options));
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
-  SMOE_TRY_ASSIGN(Budget budget, DivideMemory(demand, free));
+  if (options.memory_bytes && *options.memory_bytes > free.bytes + ResidentBytes()) {
+    LogWarning("--memory: {} asked, {} are free ({}); the system may swap, or end the program",
+               SizeText(*options.memory_bytes), SizeText(free.bytes), free.reason);
+  }
+  SMOE_TRY_ASSIGN(Budget budget,
+                  DivideMemory(demand, LimitOf(options.memory_bytes, free, ResidentBytes())));
   for (const std::string& warning : budget.warnings) LogWarning("{}", warning);
   return budget;
 }
@@ -114,6 +59,19 @@ size_t PartRoom(const Parts& parts, const Budget& budget) {
          parts.batch_max;
 }
 
+// Tests bring their own queue, and want no other cache than they asked for.
+void OpenKeeper(const Budget& budget, const EngineOptions& options, Parts* parts) {
+  constexpr uint64_t kFloorDivisor = 128;
+  constexpr uint64_t kFloorBytesMax = uint64_t{128} << 20;
+  if (!options.guard || options.make_queue) return;
+  parts->keeper = std::make_unique<CacheKeeper>(
+      *parts->cache, MemoryGuard::Options{.slot_count = parts->cache->slot_count(),
+                                          .slot_count_min = budget.slot_count_min,
+                                          .slot_bytes = parts->files.experts->slot_bytes(),
+                                          .floor_bytes = std::min(
+                                              budget.limit.bytes / kFloorDivisor, kFloorBytesMax)});
+}
+
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
@@ -121,20 +79,25 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
     parts->choices.push_back("memory nodes: the expert cache takes pages of all in turn");
   }
   SMOE_TRY_ASSIGN(parts->backend,
-                  experts::MakeLocalBackend(*parts->files.experts, *parts->cache, *parts->pool,
-                                            *parts->kernels, BackendOptions(*parts, options)));
+                  experts::MakeLocalBackend(
+                      *parts->files.experts, *parts->cache, *parts->pool, *parts->kernels,
+                      BackendOptions(parts->files.config, options, parts->limits.chunk_tokens)));
   SMOE_TRY_ASSIGN(parts->model,
                   model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
                                      {.row_count_max = parts->limits.row_count_max,
                                       .logit_row_max = parts->logit_row_max,
                                       .attention_part_max = PartRoom(*parts, budget),
                                       .arithmetic = options.arithmetic,
-                                      .trunk_formats = ChooseTrunkFormats(options)}));
+                                      .trunk_formats = ChooseTrunkFormats(options),
+                                      .drops_page_cache = budget.drops_page_cache}));
   const model::TrunkReport& trunk = parts->model->trunk_report();
   parts->choices.push_back(fmt::format(
       "trunk: {} in memory, format {} ({}): {}", SizeText(trunk.bytes),
       checkpoint::TrunkFormatsText(trunk.asked),
       options.trunk_formats ? "as asked" : "the default for this arithmetic", trunk.Text()));
+  parts->choices.push_back(trunk.why_not_locked.empty()
+                               ? "trunk: locked in memory"
+                               : "trunk: anonymous, not locked: " + trunk.why_not_locked);
   model::KvShape shape = parts->model->kv_shape();
   shape.kind = ChooseKvKind(options);
   SMOE_TRY_ASSIGN(parts->kv, model::KvCache::Create(shape, KvRoom(*parts, budget)));
@@ -199,11 +162,6 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   const size_t threads = options.thread_count == 0 ? UsableCoreCount() : options.thread_count;
   SMOE_TRY_ASSIGN(parts.pool, ThreadPool::Create(threads));
   parts.batch_max = options.batch_max;
-  parts.limits.chunk_tokens =
-      options.chunk_tokens == 0 ? kChunkTokensDefault : options.chunk_tokens;
-  parts.limits.row_count_max = parts.limits.chunk_tokens + parts.batch_max;
-  parts.logit_row_max =
-      std::max(parts.batch_max, options.evaluate ? parts.limits.chunk_tokens : size_t{0});
   parts.choices = parts.files.decisions;
   parts.choices.push_back(fmt::format("kernels: {}, {} threads, arithmetic {}", parts.kernels->name,
                                       threads, experts::ArithmeticName(options.arithmetic)));
@@ -213,7 +171,12 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   SMOE_TRY(OpenQueue(options, &parts));
   SMOE_TRY_ASSIGN(const Budget budget, PlanMemory(parts, options));
   parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());
+  parts.limits.chunk_tokens = budget.chunk_tokens;
+  parts.limits.row_count_max = RowCountMax(options, budget.chunk_tokens);
+  parts.logit_row_max = LogitRowMax(options, budget.chunk_tokens);
   SMOE_TRY(OpenModel(budget, options, &parts));
+  OpenKeeper(budget, options, &parts);
+  parts.budget = budget;
   parts.choices.push_back(PagesSentence(parts.model->trunk_memory(), parts.cache->slab()));
   SMOE_TRY_ASSIGN(parts.setup, DescribeSetup(parts, options));
   return parts;

@@ -7,7 +7,9 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/memory_guard.h"
 #include "engine/scheduler.h"
 #include "experts/backend.h"
 #include "experts/expert_cache.h"
@@ -26,6 +28,7 @@ struct Parts {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<io::ReadQueue> queue;
   std::unique_ptr<experts::ExpertCache> cache;
+  std::unique_ptr<CacheKeeper> keeper;  // none: the cache keeps its size
   std::unique_ptr<experts::ExpertBackend> backend;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::KvCache> kv;
@@ -33,6 +36,7 @@ struct Parts {
   size_t batch_max = 0;
   size_t context_tokens = 0;
   size_t logit_row_max = 0;
+  Budget budget;
   std::vector<std::string> choices;
   EngineSetup setup;
 };

@@ -286,7 +286,7 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   SMOE_TRY(CheckConfig(files, traits));
   SMOE_TRY_ASSIGN(Rope rope, Rope::Create(files.config.rope, files.config.head_dim));
   SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk,
-                  LoadTrunk(files, *traits, options.trunk_formats, pool));
+                  LoadTrunk(files, *traits, options.trunk_formats, options.drops_page_cache, pool));
   SMOE_TRY(CheckExperts(files));
   SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options)));
   SMOE_TRY_ASSIGN(kernels::FeedForward feed_forward,

@@ -72,6 +72,7 @@ class Model {
     // kInt8: matrices of the trunk in a quantised format are computed in integers.
     experts::Arithmetic arithmetic = experts::Arithmetic::kF32;
     checkpoint::TrunkFormats trunk_formats = {};  // as the files have it
+    bool drops_page_cache = false;                // see model/trunk.h
   };
 
   // Loads the trunk into anonymous memory, on all threads of the pool. Borrows pool, kernels and

@@ -211,9 +211,11 @@ class JobReader {
 // All jobs over the pool.
 class TrunkReader {
  public:
-  TrunkReader(const store::ModelFiles& files, const TrunkPlan& plan, AlignedBuffer* memory)
+  TrunkReader(const store::ModelFiles& files, const TrunkPlan& plan, bool drops_page_cache,
+              AlignedBuffer* memory)
       : files_(files),
         plan_(plan),
+        drops_page_cache_(drops_page_cache),
         memory_(*memory),
         jobs_(CutJobs(plan.pieces)),
         errors_(jobs_.size()),
@@ -225,6 +227,8 @@ class TrunkReader {
       for (size_t i = begin; i < end; ++i) RunJob(i, staging.get());
       Return(std::move(*staging));
     });
+    // Pages at the ends of jobs, and what was read ahead behind them.
+    for (const TrunkPiece& piece : plan_.pieces) Drop(piece, 0, piece.rows);
     return std::move(failure_);
   }
 
@@ -259,6 +263,7 @@ class TrunkReader {
     auto done = JobReader(files_, plan_.pieces[job.piece_index], job, &memory_, staging).Run();
     if (done) {
       errors_[index] = *done;
+      Drop(plan_.pieces[job.piece_index], job.first_row, job.row_count);
       return;
     }
     const std::lock_guard lock(mutex_);
@@ -267,8 +272,17 @@ class TrunkReader {
     failure_ = Unexpected(std::move(done.error()));
   }
 
+  void Drop(const TrunkPiece& piece, uint64_t first_row, uint64_t row_count) const {
+    if (!drops_page_cache_ || piece.rows == 0) return;
+    const checkpoint::TensorInfo& info = *piece.source.codes.info;
+    const uint64_t row_bytes = info.size / piece.rows;
+    files_.trunk.files()[info.file_index].DropFromPageCache(info.offset + first_row * row_bytes,
+                                                            row_count * row_bytes);
+  }
+
   const store::ModelFiles& files_;
   const TrunkPlan& plan_;
+  const bool drops_page_cache_;
   AlignedBuffer& memory_;
   const std::vector<Job> jobs_;
   std::vector<QuantisationError> errors_;  // by job
@@ -325,13 +339,15 @@ void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> 
 
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
                                          const checkpoint::TrunkFormats& formats,
-                                         ThreadPool& pool) {
+                                         bool drops_page_cache, ThreadPool& pool) {
   auto trunk = std::make_unique<Trunk>();
   SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, trunk.get()));
   SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(plan.total_bytes, "trunk"));
   InterleaveOverNodes(trunk->memory.bytes());  // all threads will read what each of them fills
-  TrunkReader reader(files, plan, &trunk->memory);
+  TrunkReader reader(files, plan, drops_page_cache, &trunk->memory);
   SMOE_TRY(reader.Run(pool));
+  const Status locked = trunk->memory.Lock();
+  trunk->report.why_not_locked = locked ? "" : locked.error().message();
   trunk->report.asked = formats;
   trunk->report.bytes = plan.total_bytes;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {

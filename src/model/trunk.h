@@ -1,10 +1,10 @@
 // model/trunk.h: every weight of a model but the routed experts, in memory.
 //
-// One anonymous buffer holds all of it, so that it is never read from a file again: matrices in the
-// format that was asked for (checkpoint/trunk_format.h), norms, biases, routers and gates of shared
-// experts in f32. Each starts at a multiple of 64 bytes. Matrices are converted while they are
-// read, a few rows at a time on every thread of the pool: no matrix is ever in memory in f32 as
-// well.
+// One anonymous buffer holds all of it, locked where that is allowed, and never read again:
+// matrices in the format that was asked for (checkpoint/trunk_format.h), norms, biases, routers and
+// gates of shared experts in f32. Each starts at a multiple of 64 bytes. Matrices are converted
+// while they are read, a few rows at a time on every thread of the pool: no matrix is ever in
+// memory in f32 as well.
 #pragma once
 
 #include <array>
@@ -58,6 +58,8 @@ struct TrunkPartReport {
 struct TrunkReport {
   checkpoint::TrunkFormats asked;
   uint64_t bytes = 0;  // of the whole trunk
+  // Empty: it is locked, and never paged out whatever the system is short of.
+  std::string why_not_locked;
   std::array<TrunkPartReport, checkpoint::kTrunkPartCount> parts;
 
   // "embedding int8", "attention int8 (error 0.63 %)", ...: parts that the model has.
@@ -79,8 +81,11 @@ struct Trunk {
 //         we do not compute with, or a tensor that the family does not use, or a weight that the
 //         format cannot hold; all by name. Of several the first in the trunk, whatever the threads.
 //         kExhausted with the bytes of the trunk.
+// `drops_page_cache`: what was read leaves the page cache behind the reads, so that where memory is
+// limited the trunk is not in it twice.
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
-                                         const checkpoint::TrunkFormats& formats, ThreadPool& pool);
+                                         const checkpoint::TrunkFormats& formats,
+                                         bool drops_page_cache, ThreadPool& pool);
 
 // What LoadTrunk would take. Reads names and shapes only. Errors: as LoadTrunk for those.
 Result<uint64_t> TrunkBytes(const store::ModelFiles& files, const ArchTraits& traits,

@@ -1,0 +1,84 @@
+#include "base/memory_pressure.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "base/cgroup.h"
+#include "base/memory.h"
+#include "base/memory_limits.h"
+
+namespace smoe {
+
+namespace {
+
+// The total of the line "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345".
+bool ReadStall(const std::string& path, uint64_t* stall_us) {
+  std::ifstream file(path);
+  std::string word;
+  if (!(file >> word) || word != "some") return false;
+  constexpr std::string_view kTotal = "total=";
+  while (file >> word && word != "full") {
+    if (!word.starts_with(kTotal)) continue;
+    std::istringstream number(word.substr(kTotal.size()));
+    return static_cast<bool>(number >> *stall_us);
+  }
+  return false;
+}
+
+// Source: man 5 proc_pid_stat, field 12; the name in brackets may hold anything.
+uint64_t ReadMajorFaults(const std::string& path) {
+  constexpr int kFieldsBefore = 9;  // from the state on
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream words(line.substr(name_end + 1));
+  std::string word;
+  for (int i = 0; i < kFieldsBefore; ++i) words >> word;
+  uint64_t count = 0;
+  words >> count;
+  return count;
+}
+
+uint64_t ReadRefaults(const std::string& path) {
+  std::ifstream file(path);
+  std::string name;
+  uint64_t value = 0;
+  uint64_t sum = 0;
+  while (file >> name >> value) {
+    if (name == "workingset_refault_anon" || name == "workingset_refault_file") sum += value;
+  }
+  return sum;
+}
+
+}  // namespace
+
+Result<PressureSample> ReadPressure(uint64_t time_ns, const std::string& root) {
+  PressureSample sample;
+  sample.time_ns = time_ns;
+  SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory(root));
+  sample.free_bytes = free.bytes;
+  sample.major_fault_count = ReadMajorFaults(root + "/proc/self/stat");
+  bool has_stall = false;
+  bool has_refaults = false;
+  for (const CgroupFolder& folder : CgroupFolders(root, "memory")) {
+    if (!has_stall && folder.is_version2) {
+      has_stall = ReadStall(folder.path + "memory.pressure", &sample.stall_us);
+    }
+    // The process's own group comes first.
+    if (!has_refaults) sample.refault_count = ReadRefaults(folder.path + "memory.stat");
+    has_refaults = has_refaults || sample.refault_count != 0;
+  }
+  if (!has_stall) ReadStall(root + "/proc/pressure/memory", &sample.stall_us);
+  return sample;
+}
+
+uint64_t ResidentBytes(const std::string& root) {
+  std::ifstream file(root + "/proc/self/statm");  // man 5 proc_pid_statm: size, resident, ...
+  uint64_t size = 0;
+  uint64_t resident = 0;
+  return file >> size >> resident ? resident * kPageBytes : 0;
+}
+
+}  // namespace smoe

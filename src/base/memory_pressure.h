@@ -1,0 +1,31 @@
+// base/memory_pressure.h: signs that memory is getting short, before the kernel kills or pages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace smoe {
+
+// Counters and a level at one moment; only differences of counters mean anything.
+struct PressureSample {
+  uint64_t time_ns = 0;  // of a clock that never goes back
+  // Microseconds in which some task waited for memory: of this process's cgroup of version 2, else
+  // of the whole system. Source: Linux, Documentation/accounting/psi.rst, "some ... total".
+  uint64_t stall_us = 0;
+  uint64_t major_fault_count = 0;  // of this process: pages that had to be read back
+  uint64_t refault_count = 0;      // pages that the cgroup lost and wanted again soon
+  uint64_t free_bytes = 0;         // as ReadFreeMemory
+};
+
+// What cannot be read stays 0: kernels without pressure stall information, without cgroups.
+// `root` is where /proc and /sys are looked up: "" on a real system, a folder in tests.
+// Errors: as ReadFreeMemory.
+// Cost: about ten small files, some 0.1 ms.
+Result<PressureSample> ReadPressure(uint64_t time_ns, const std::string& root = "");
+
+// What this process has in memory now, anonymous and of files. 0 if it cannot be read.
+uint64_t ResidentBytes(const std::string& root = "");
+
+}  // namespace smoe

@@ -1,0 +1,89 @@
+// smoe plan, as it is called.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "cli/console_for_test.h"
+
+namespace smoe::cli {
+namespace {
+
+using testing::HasSubstr;
+
+double Number(const Json& json, const char* key) {
+  const Json* found = json.Find(key);
+  return found == nullptr ? -1 : found->AsDouble().value_or(-1);
+}
+
+Json PlanOf(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "plan");
+  arguments.insert(arguments.end(), {"--dram-rate", "20", "--json"});
+  const ProgramOutput output = RunForTest(arguments);
+  EXPECT_EQ(output.code, 0) << output.err;
+  auto json = Json::Parse(output.out, "output");
+  EXPECT_TRUE(json) << output.out;
+  return json ? *json : Json();
+}
+
+// 48 layers x 8 experts x 2,506,752 bytes: the table of the design.
+TEST(Plan, OfAShapeThatFitsIsLimitedByMemory) {
+  const Json json = PlanOf({"qwen3-30b-a3b", "--memory", "64GiB", "--drive-rate", "1"});
+  EXPECT_EQ(Number(json, "slots"), 48 * 128);
+  EXPECT_EQ(Number(json, "hit_share"), 1);
+  EXPECT_EQ(Number(json, "token_drive_bytes"), 0);
+  const double trunk = Number(json, "token_memory_bytes") - 48.0 * 8 * 2'506'752;
+  EXPECT_NEAR(trunk, 1.29e9, 0.05e9) << "1.2 GB of codes, and their scales";
+  EXPECT_EQ(*json.Find("limit")->AsString(), "memory");
+  EXPECT_NEAR(Number(json, "tokens_per_second_max") * Number(json, "token_memory_bytes"), 20e9,
+              1e3);
+}
+
+TEST(Plan, OfLittleMemoryIsLimitedByTheDriveAndStaysWithin) {
+  const Json json = PlanOf({"qwen3-30b-a3b", "--memory", "4GiB", "--drive-rate", "1"});
+  EXPECT_EQ(*json.Find("limit")->AsString(), "drive");
+  double sum = 0;
+  for (const Json& part : *json.Find("parts")->AsArray()) sum += Number(part, "bytes");
+  EXPECT_LE(sum, 4.0 * (1 << 30));
+  EXPECT_GT(sum, 4.0 * (1 << 30) - 2.6e6);
+  EXPECT_NEAR(Number(json, "tokens_per_second_max") * Number(json, "token_drive_bytes"), 1e9, 1e3);
+}
+
+TEST(Plan, WithoutADriveSaysWhatIsMissing) {
+  const ProgramOutput output =
+      RunForTest({"plan", "olmoe-1b-7b", "--memory", "2GiB", "--dram-rate", "20"});
+  EXPECT_EQ(output.code, 0) << output.err;
+  EXPECT_THAT(output.out, HasSubstr("not measured: no file yet"));
+  EXPECT_THAT(output.out, HasSubstr("unknown without the rate of the drive"));
+}
+
+TEST(Plan, OfAModelMeasuresItsDrive) {
+  const Json json = PlanOf({std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe"});
+  EXPECT_GT(Number(json, "drive_bytes_per_second"), 0);
+  EXPECT_GT(Number(json, "first_token_seconds_min"), 0);
+}
+
+TEST(Plan, RefusesWhatDoesNotFitWithTheSizeThatDoes) {
+  const ProgramOutput refused =
+      RunForTest({"plan", "qwen3-30b-a3b", "--memory", "1GiB", "--dram-rate", "20"});
+  EXPECT_NE(refused.code, 0);
+  constexpr char kBefore[] = "the smallest that works is ";
+  const size_t at = refused.err.find(kBefore);
+  ASSERT_NE(at, std::string::npos) << refused.err;
+  const uint64_t size = std::stoull(refused.err.substr(at + sizeof(kBefore) - 1));
+  const auto code = [](uint64_t mib) {
+    return RunForTest({"plan", "qwen3-30b-a3b", "--memory", std::to_string(mib) + "MiB",
+                       "--dram-rate", "20"})
+        .code;
+  };
+  EXPECT_EQ(code(size), 0) << size;
+  EXPECT_NE(code(size - 1), 0) << size;
+}
+
+TEST(Plan, RefusesRatesAndPromptsThatAreNone) {
+  EXPECT_NE(RunForTest({"plan", "olmoe-1b-7b", "--drive-rate", "0"}).code, 0);
+  EXPECT_NE(RunForTest({"plan", "olmoe-1b-7b", "--prompt", "0"}).code, 0);
+  EXPECT_NE(RunForTest({"plan", "no-such-model"}).code, 0);
+}
+
+}  // namespace
+}  // namespace smoe::cli

@@ -1,0 +1,56 @@
+// engine/forecast.h: how fast a model will be, from sizes and two measured rates, before it runs.
+//
+// Decoding: a token reads its missing experts from the drive and everything it uses from memory,
+// and is done when the slower of both is: max(miss bytes / drive, active bytes / DRAM). A prompt
+// reads the union of its experts once a chunk. Both are bounds: what is reached lies above them in
+// time, and arithmetic is taken to be free. Source: docs/streaming.md, "The bound".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smoe::engine {
+
+// The share of a token's experts that are in memory when the best `cached` of all experts
+// (0 to 1) are: cached ^ kSkewExponent, the curve on which the busiest 8 % of the experts take half
+// of the selections, as in models with 64 to 128 experts a layer (convert/synth_recipe.h). A router
+// that likes all alike would hit `cached` of them.
+inline constexpr double kSkewExponent = 0.2744;  // ln 0.5 / ln 0.08
+double SkewedHitShare(double cached);
+
+// Experts of one layer that a chunk wants, of a router that likes all alike:
+// experts (1 - (1 - top_k / experts) ^ tokens). A skewed one wants fewer.
+double UnionCount(double experts, double top_k, double tokens);
+
+struct ForecastDemand {
+  uint64_t trunk_read_bytes = 0;  // that a token reads of the trunk: all but the embedding
+  uint64_t expert_bytes = 0;      // of one expert
+  uint32_t expert_count = 0;      // of all layers
+  uint32_t layer_count = 0;       // with experts
+  uint32_t top_k = 0;
+  uint32_t slot_count = 0;
+  size_t chunk_tokens = 1;
+  size_t prompt_tokens = 1;
+  double drive_rate = 0;  // bytes per second; 0: not measured
+  double dram_rate = 0;
+};
+
+struct Forecast {
+  double hit_share = 0;
+  uint64_t miss_bytes = 0;    // that a token reads from the drive
+  uint64_t active_bytes = 0;  // that a token reads from memory
+  uint64_t prompt_bytes = 0;  // that the prompt reads from the drive, from an empty cache
+  // Seconds; 0 where the rate is not known.
+  double token_drive_seconds = 0;
+  double token_dram_seconds = 0;
+  double prompt_drive_seconds = 0;
+  double prompt_dram_seconds = 0;
+  double tokens_per_second() const;    // 0: a rate that it depends on is not known
+  double first_token_seconds() const;  // the same
+  bool is_limited_by_drive() const { return token_drive_seconds > token_dram_seconds; }
+};
+
+// Requires sizes above 0.
+Forecast ForecastSpeed(const ForecastDemand& demand);
+
+}  // namespace smoe::engine
