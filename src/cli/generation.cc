@@ -22,6 +22,8 @@ struct Cost {
   uint64_t reused_tokens;
   uint64_t hits;
   uint64_t misses;
+  uint64_t foreseen;        // in memory because they were read ahead
+  uint64_t foreseen_reads;  // all that were read ahead
   uint64_t read_bytes;
   double wait_seconds;
   double expert_seconds;
@@ -33,6 +35,8 @@ struct Cost {
         reused_tokens(after.reused_token_count - before.reused_token_count),
         hits(after.cache.hit_count - before.cache.hit_count),
         misses(after.cache.miss_count - before.cache.miss_count),
+        foreseen(after.cache.prefetch_hit_count - before.cache.prefetch_hit_count),
+        foreseen_reads(after.cache.prefetch_count - before.cache.prefetch_count),
         read_bytes(after.cache.read_bytes - before.cache.read_bytes),
         wait_seconds(1e-9 * static_cast<double>(after.cache.wait_ns - before.cache.wait_ns)),
         expert_seconds(1e-9 *
@@ -42,7 +46,8 @@ struct Cost {
         prefill_rate(Rate(prompt_tokens, answer.first_token_seconds)) {}
 
   double HitShare() const {
-    return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
+    const uint64_t wanted = hits + misses + foreseen;
+    return wanted == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(wanted);
   }
 };
 
@@ -116,12 +121,12 @@ std::string StatsText(const engine::EngineStats& before, const engine::EngineSta
       "answer    {} tokens in {:.2f} s ({:.2f} tok/s), ended by {}\n"
       "experts   {:.1f} % in memory, {} read ({} each token), {:.2f} s waiting for the "
       "drive, "
-      "{:.2f} s computing\n",
+      "{:.2f} s computing; {} read ahead, {} of them in time\n",
       cost.prompt_tokens, cost.reused_tokens, answer.first_token_seconds, cost.prefill_rate,
       answer.tokens.size(), answer.decode_seconds, cost.decode_rate,
       engine::FinishReasonName(answer.reason), 100 * cost.HitShare(), SizeText(cost.read_bytes),
       SizeText(cost.read_bytes / std::max<uint64_t>(1, cost.prompt_tokens + answer.tokens.size())),
-      cost.wait_seconds, cost.expert_seconds);
+      cost.wait_seconds, cost.expert_seconds, cost.foreseen_reads, cost.foreseen);
 }
 
 Json StatsJson(const engine::EngineStats& before, const engine::EngineStats& after,
@@ -136,6 +141,8 @@ Json StatsJson(const engine::EngineStats& before, const engine::EngineStats& aft
       .Set("decode_tokens_per_second", cost.decode_rate)
       .Set("expert_hits", cost.hits)
       .Set("expert_misses", cost.misses)
+      .Set("expert_read_ahead", cost.foreseen_reads)
+      .Set("expert_read_ahead_in_time", cost.foreseen)
       .Set("read_bytes", cost.read_bytes)
       .Set("cache_slots", after.guard.slot_count)
       .Set("cache_shrinks", after.guard.shrink_count - before.guard.shrink_count)

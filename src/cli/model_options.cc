@@ -59,6 +59,8 @@ void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) 
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
   arguments.Choice("--io", &options->io, {"auto", "uring", "threads"}, "How experts are read");
   arguments.Flag("--buffered", &options->buffered, "Read through the page cache");
+  arguments.Choice("--prefetch", &options->prefetch, {"auto", "off", "on"},
+                   "Read what the next layer may want; auto: where timing shows that it pays");
   arguments.Option("--chunk", &options->chunk_tokens, "N",
                    "Prompt tokens in one pass through the layers (default: what pays)");
   arguments.Option("--context", &options->context_tokens, "N",
@@ -115,6 +117,8 @@ Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, s
   engine_options.io = BackendNamed(options.io);
   engine_options.arithmetic =
       options.arithmetic == "f32" ? experts::Arithmetic::kF32 : experts::Arithmetic::kInt8;
+  if (options.prefetch == "off") engine_options.prefetch = experts::PrefetchMode::kOff;
+  if (options.prefetch == "on") engine_options.prefetch = experts::PrefetchMode::kOn;
   if (options.kv == "f32") engine_options.kv = kernels::KvKind::kF32;
   if (options.kv == "f16") engine_options.kv = kernels::KvKind::kF16;
   if (const char* isa = std::getenv("SMOE_ISA")) engine_options.isa = isa;

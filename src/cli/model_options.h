@@ -27,6 +27,7 @@ struct ModelOptions {
   uint64_t context_tokens = 0;
   std::string arithmetic = "int8";
   std::string kv = "auto";
+  std::string prefetch = "auto";
   std::string trunk_format;  // empty: the engine's default
   bool buffered = false;
   bool verbose = false;

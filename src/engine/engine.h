@@ -20,6 +20,7 @@
 #include "engine/memory_guard.h"
 #include "engine/sampler.h"
 #include "experts/backend.h"
+#include "experts/prefetch_controller.h"
 #include "io/read_queue.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
@@ -42,7 +43,8 @@ struct EngineOptions {
   std::optional<kernels::KvKind> kv;
   // --trunk-format; absent: int8 with int8 arithmetic, as the files have it with f32.
   std::optional<checkpoint::TrunkFormats> trunk_formats;
-  std::string isa;        // SMOE_ISA; empty: the best
+  experts::PrefetchMode prefetch = experts::PrefetchMode::kAuto;  // --prefetch
+  std::string isa;                                                // SMOE_ISA; empty: the best
   bool guard = true;      // watch the system and shrink the cache: engine/memory_guard.h
   bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.

@@ -90,7 +90,8 @@ experts::LocalBackendOptions BackendOptions(const checkpoint::ModelConfig& confi
                                             const EngineOptions& options, size_t chunk_tokens) {
   return {.arithmetic = options.arithmetic,
           .row_count_max = RowCountMax(options, chunk_tokens),
-          .top_k = config.num_experts_per_tok};
+          .top_k = config.num_experts_per_tok,
+          .prefetch = options.prefetch};
 }
 
 BudgetDemand DemandOf(const checkpoint::ModelConfig& config, const EngineOptions& options) {

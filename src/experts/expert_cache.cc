@@ -89,7 +89,7 @@ class SlabCache final : public ExpertCache {
   ~SlabCache() override;
 
   void Begin(std::span<const store::ExpertId> wanted, const PassRows& rows) override;
-  void Prefetch(std::span<const store::ExpertId> likely) override;
+  void Prefetch(std::span<const store::ExpertId> likely, bool yields) override;
   Result<std::optional<ReadyExpert>> Next() override;
   Result<std::optional<ReadyExpert>> TryNext() override;
   void Release(const ReadyExpert& expert) override;
@@ -153,6 +153,7 @@ class SlabCache final : public ExpertCache {
   bool is_abandoning_ = false;
 
   std::vector<store::ExpertId> likely_;
+  bool likely_yields_ = false;
   size_t likely_begin_ = 0;           // those before it are loading, there, or passed over
   std::vector<uint32_t> prefetched_;  // slots with is_prefetched
 
@@ -245,7 +246,7 @@ void SlabCache::Want(uint32_t wanted_index) {
     ++stats_.miss_count;
   } else {
     resident_.Remove(index);
-    if (!slot.is_prefetched) ++stats_.hit_count;
+    ++(slot.is_prefetched ? stats_.prefetch_hit_count : stats_.hit_count);
   }
   if (slot.is_prefetched) ++stats_.prefetch_used_count;
   slot.is_prefetched = false;
@@ -261,8 +262,9 @@ void SlabCache::ForgetPrefetched() {
   prefetched_.clear();
 }
 
-void SlabCache::Prefetch(std::span<const store::ExpertId> likely) {
+void SlabCache::Prefetch(std::span<const store::ExpertId> likely, bool yields) {
   if (!is_in_pass_ || queue_error_) return;
+  likely_yields_ = yields;
   SMOE_CHECK(likely.size() <= likely_.capacity());
   likely_.assign(likely.begin(), likely.end());
   likely_begin_ = 0;
@@ -422,6 +424,7 @@ void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_
 
 // The next of likely_ that is not in memory. False if there is none, or no slot for it.
 bool SlabCache::StartNextPrefetch() {
+  if (likely_yields_ && left_count_ > ready_.size()) return false;
   // Half of the slots at most: the pass after the next one shall not find all of them new.
   if (prefetched_.size() >= limit_ / 2) return false;
   for (; likely_begin_ < likely_.size(); ++likely_begin_) {

@@ -36,6 +36,7 @@ struct CacheStats {           // counted since Create()
   uint64_t wait_ns = 0;  // Next() blocked on the drive
   // Reads that Prefetch caused; each ends as one of the two below, but for those under way.
   uint64_t prefetch_count = 0;
+  uint64_t prefetch_hit_count = 0;   // in memory when the pass began, through Prefetch
   uint64_t prefetch_used_count = 0;  // the next pass wanted it: no hit, and no miss if it was there
   uint64_t prefetch_wasted_count = 0;  // it did not
   uint64_t gauge_miss_count = 0;       // that would be left with gauge_slot_count() slots
@@ -91,7 +92,8 @@ class ExpertCache {
   // start, during this pass, when it has none left to start, into slots that it can spare; what has
   // not started when the next pass begins is forgotten. An expert that came this way stays at least
   // until then. A failed read is no error: it is tried again on demand.
-  virtual void Prefetch(std::span<const store::ExpertId> likely) = 0;
+  // yields: only while no read of the pass is under way, for guesses that may be wrong.
+  virtual void Prefetch(std::span<const store::ExpertId> likely, bool yields) = 0;
 
   // The next expert of the pass, or nullopt after the last. Blocks only if nothing is ready.
   // A failed read is retried once with buffered reads if the drive refused direct ones.

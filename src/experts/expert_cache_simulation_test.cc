@@ -160,7 +160,7 @@ class Simulation {
     for (uint32_t ordinal = 0; ordinal < store_.expert_count(); ++ordinal) {
       if (Draw(3) == 0) likely.push_back(store_.IdOf(ordinal));
     }
-    cache_->Prefetch(likely);
+    cache_->Prefetch(likely, Draw(2) == 0);
   }
 
   // One expert of the pass; false after the last.

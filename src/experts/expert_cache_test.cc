@@ -213,7 +213,7 @@ std::vector<ReadyExpert> RunPassThatForesees(TestStore& store, ExpertCache& cach
                                              const std::vector<ExpertId>& likely) {
   std::vector<ReadyExpert> experts;
   cache.Begin(wanted);
-  cache.Prefetch(likely);
+  cache.Prefetch(likely, false);
   while (auto next = cache.Next().value()) {
     EXPECT_FALSE(next->error.has_value());
     if (!next->error) {

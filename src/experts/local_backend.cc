@@ -35,11 +35,13 @@ class LocalBackend final : public ExpertBackend {
         options_(options),
         hidden_size_(store.hidden_size()),
         round_rows_max_(RoundRowCountMax(options)),
-        feed_forward_(std::move(feed_forward)) {}
+        feed_forward_(std::move(feed_forward)),
+        controller_(options.prefetch) {}
 
   Status TakeMemory();
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   CacheStats stats() const override { return cache_.stats(); }
+  bool WantsLikely() const override { return controller_.is_on(); }
   uint64_t compute_ns() const override { return compute_ns_; }
 
  private:
@@ -59,6 +61,8 @@ class LocalBackend final : public ExpertBackend {
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
   void Foresee(const RoutedRows& rows, std::span<const store::StoreLayer>::iterator layer);
+  void Guess(const RoutedRows& rows);
+  void TimeToken(const RoutedRows& rows);
   Result<bool> TakeRound();
   void ComputeRound(const RoutedRows& rows);
   void AddJob(const RoutedRows& rows, const ReadyExpert& expert, size_t skip);
@@ -101,6 +105,12 @@ class LocalBackend final : public ExpertBackend {
   kernels::QuantisedBuffer gathered_codes_;
 
   uint64_t compute_ns_ = 0;
+
+  PrefetchController controller_;
+  uint32_t last_layer_ = 0;
+  size_t last_row_count_ = 0;
+  uint64_t token_wait_ns_ = 0;
+  Stopwatch token_time_;
 };
 
 Status LocalBackend::TakeMemory() {
@@ -158,7 +168,9 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
     row_counts_.push_back(static_cast<uint32_t>(pairs_.count(id.expert_index)));
   cache_.Begin(wanted_,
                {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
+  TimeToken(rows);
   Foresee(rows, layer);
+  if (controller_.is_on()) Guess(rows);
   for (;;) {
     SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
     if (!has_round) break;
@@ -168,6 +180,33 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
   CollectFailures(rows, failures);
   Combine(rows);
   return Ok();
+}
+
+// The guesses of a step of few rows, each once.
+void LocalBackend::Guess(const RoutedRows& rows) {
+  likely_.clear();
+  for (const uint32_t expert : rows.likely_ids) {
+    const store::ExpertId id = {rows.likely_layer, expert};
+    if (std::find(likely_.begin(), likely_.end(), id) == likely_.end()) likely_.push_back(id);
+  }
+  if (!likely_.empty()) cache_.Prefetch(likely_, true);
+}
+
+// A token ends where a layer comes that is not behind the last one.
+void LocalBackend::TimeToken(const RoutedRows& rows) {
+  const bool is_new_token = rows.layer_index <= last_layer_;
+  last_layer_ = rows.layer_index;
+  if (!is_new_token) return;
+  const uint64_t wait_ns = cache_.stats().wait_ns;
+  const bool is_decoding = rows.row_count == last_row_count_;
+  if (is_decoding) {
+    controller_.TokenDone(token_time_.ns(), wait_ns - token_wait_ns_);
+  } else {
+    controller_.Disturb();
+  }
+  last_row_count_ = rows.row_count;
+  token_wait_ns_ = wait_ns;
+  token_time_ = Stopwatch();
 }
 
 // Rows enough to want nearly every expert of this layer will want nearly every one of the next. The
@@ -187,7 +226,7 @@ void LocalBackend::Foresee(const RoutedRows& rows,
     const double worth_b = cache_.Worth(b);
     return worth_a != worth_b ? worth_a > worth_b : a.expert_index < b.expert_index;
   });
-  cache_.Prefetch(likely_);
+  cache_.Prefetch(likely_, false);
 }
 
 // Waits for an expert, and takes with it what is ready and has room. False after the last.

@@ -15,6 +15,7 @@
 
 #include "base/thread_pool.h"
 #include "experts/backend.h"
+#include "experts/prefetch_controller.h"
 #include "kernels/kernels.h"
 
 namespace smoe::experts {
@@ -26,6 +27,7 @@ struct LocalBackendOptions {
   // Rows of all experts of a round; an expert that has more of its own still gets one round. Many
   // make few fork-joins, few keep the intermediate values near the cores.
   size_t round_row_count = 512;
+  PrefetchMode prefetch = PrefetchMode::kAuto;  // of RoutedRows::likely_ids
 };
 
 // The rows that a round has memory for: no more than all pairs of a Run, no fewer than its rows.

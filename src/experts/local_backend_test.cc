@@ -70,6 +70,7 @@ struct MachineOptions {
   size_t row_count_max = 16;
   size_t top_k = 4;
   size_t round_row_count = 512;
+  PrefetchMode prefetch = PrefetchMode::kOff;
   io::FakeReadOptions queue = {};
 };
 
@@ -83,7 +84,8 @@ struct Machine {
                          {.arithmetic = options.arithmetic,
                           .row_count_max = options.row_count_max,
                           .top_k = options.top_k,
-                          .round_row_count = options.round_row_count});
+                          .round_row_count = options.round_row_count,
+                          .prefetch = options.prefetch});
     EXPECT_TRUE(made.has_value());
     backend = std::move(*made);
   }
@@ -469,6 +471,28 @@ TEST(LocalBackend, ARowAloneForeseesNothing) {
   batch.layer_index = 0;
   RunBatch(*machine.backend, store, batch, &failures);
   EXPECT_EQ(machine.backend->stats().prefetch_count, 0u);
+}
+
+// The guess is read when nothing that was asked for is under way; the next layer finds it.
+TEST(LocalBackend, GuessesAreReadAheadAndChangeNoBit) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  Machine machine(store, {.slot_count = 16, .prefetch = PrefetchMode::kOn});
+  EXPECT_TRUE(machine.backend->WantsLikely());
+  Batch batch = MakeBatch(store, 1, 4, 3);
+  batch.layer_index = 0;
+  std::vector<RowFailure> failures;
+  std::vector<float> out(store.hidden_size());
+  RoutedRows rows = batch.Rows(out.data());
+  const std::vector<uint32_t> likely = {batch.expert_ids[0], batch.expert_ids[1],
+                                        batch.expert_ids[0]};
+  rows.likely_layer = 1;
+  rows.likely_ids = likely;
+  ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
+  EXPECT_EQ(machine.backend->stats().prefetch_count, 2u);
+  batch.layer_index = 1;
+  const std::vector<float> next = RunBatch(*machine.backend, store, batch, &failures);
+  EXPECT_EQ(machine.backend->stats().prefetch_used_count, 2u);
+  EXPECT_TRUE(SameBits(next, RunGood(store, {.slot_count = 16}, batch)));
 }
 
 }  // namespace

@@ -9,6 +9,9 @@ namespace smoe::model {
 
 namespace {
 
+// Steps of more rows want so many experts that no guess is needed.
+constexpr size_t kGuessRowsMax = 16;
+
 // Fails the sequences whose router logits are not finite.
 void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
   Scratch& scratch = forward.scratch;
@@ -32,6 +35,30 @@ void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer
                        fmt::format("layer {}: a router logit of position {} is NaN or infinite, "
                                    "finite numbers expected",
                                    layer_index, bad.position)));
+  }
+}
+
+// What the next layer's router would choose if this layer's experts added nothing: right for most
+// experts, since one layer changes the residual stream little. Only a guess of what to read.
+void GuessNext(const Forward& forward, const LayerWeights& next) {
+  Scratch& scratch = forward.scratch;
+  const RouterRule& rule = forward.router_rule;
+  const size_t row_count = forward.row_count();
+  // `shared` is free until the experts have run.
+  NormRows(forward, scratch.hidden, next.post_norm, scratch.shared);
+  const Projection projection[] = {{&next.router, {}, scratch.router}};
+  Project(forward, {scratch.shared, row_count, forward.config.hidden_size}, projection);
+  scratch.likely_ids.clear();
+  for (size_t row = 0; row < row_count; ++row) {
+    uint32_t* const ids = scratch.guessed_ids.data() + row * rule.top_k;
+    const bool finite = RouteRow(rule, forward.kernels, scratch.router + row * rule.expert_count,
+                                 ids, scratch.guessed_weights);
+    if (!finite) std::fill_n(ids, rule.top_k, 0U);
+  }
+  for (size_t rank = 0; rank < rule.top_k; ++rank) {
+    for (size_t row = 0; row < row_count; ++row) {
+      scratch.likely_ids.push_back(scratch.guessed_ids[row * rule.top_k + rank]);
+    }
   }
 }
 
@@ -65,7 +92,9 @@ Status RunRoutedRange(const Forward& forward, uint32_t layer_index, size_t begin
                                 .hidden = scratch.normed + begin * hidden,
                                 .expert_ids = scratch.expert_ids.data() + begin * top_k,
                                 .weights = scratch.weights + begin * top_k,
-                                .out = scratch.branch + begin * hidden},
+                                .out = scratch.branch + begin * hidden,
+                                .likely_layer = layer_index + 1,
+                                .likely_ids = scratch.likely_ids},
                                &row_failures));
   for (experts::RowFailure& failure : row_failures) {
     const StepRow& row = scratch.rows[begin + failure.row];
@@ -116,10 +145,15 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 }  // namespace
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
-                  StepTaps::Layer* tap) {
+                  const LayerWeights* next, StepTaps::Layer* tap) {
   {
     const Timed timed(forward.profile.of(Phase::kRouter));
     RouteRows(forward, layer, layer_index);
+    forward.scratch.likely_ids.clear();
+    if (next != nullptr && next->is_sparse && forward.row_count() <= kGuessRowsMax &&
+        forward.backend.WantsLikely()) {
+      GuessNext(forward, *next);
+    }
   }
   if (tap != nullptr) TapRouting(forward, tap);
   {

@@ -78,10 +78,11 @@ void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t la
 void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out);
 
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
+// `next`: the layer behind, or nullptr; what its router may want is guessed for the backend.
 // `tap`: nullptr, or gets the routing.
 // Errors: only if the backend cannot go on.
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
-                  StepTaps::Layer* tap);
+                  const LayerWeights* next, StepTaps::Layer* tap);
 
 // Fails the sequences of live rows whose residual stream is not finite, naming the layer.
 void CheckHidden(const Forward& forward, uint32_t layer_index);

@@ -209,7 +209,9 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   AddBranch(forward);
   NormRows(forward, scratch_.hidden, layer.post_norm, scratch_.normed);
   if (layer.is_sparse) {
-    SMOE_TRY(RunExperts(forward, layer, layer_index, tap));
+    const LayerWeights* const next =
+        layer_index + 1 < trunk_->layers.size() ? &trunk_->layers[layer_index + 1] : nullptr;
+    SMOE_TRY(RunExperts(forward, layer, layer_index, next, tap));
   } else {
     const Timed timed(profile_.of(Phase::kDense));
     RunDense(forward, layer.dense, scratch_.branch);

@@ -27,6 +27,7 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
       {&Scratch::sines, rows, shape.rotary_dim / 2},
       {&Scratch::router, rows, shape.expert_count},
       {&Scratch::weights, rows, shape.top_k},
+      {&Scratch::guessed_weights, 1, shape.top_k},
       {&Scratch::shared, rows, shape.hidden_size},
       {&Scratch::shared_gate, rows, 1},
       {&Scratch::head_in, shape.logit_row_max, shape.hidden_size},
@@ -61,6 +62,8 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
   }
   scratch.row_is_finite.resize(quantised_rows);
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);
+  scratch.guessed_ids.resize(shape.row_count_max * shape.top_k);
+  scratch.likely_ids.reserve(shape.row_count_max * shape.top_k);
   scratch.row_is_bad.resize(shape.row_count_max);
   scratch.attention_states.resize(shape.row_count_max * shape.attention_heads);
   scratch.part_states.resize(shape.part_count_max * shape.attention_heads);
