@@ -114,6 +114,25 @@ TEST(A06, AHeadBesideTheTieFlagIsIgnoredWithAWarning) {
   EXPECT_THAT(checkpoint.facts.warnings, Contains(HasSubstr("lm_head.weight: ignored")));
 }
 
+// Where the head's codes are lost it could pass for a tied one.
+TEST(A06, HalfOfAMatrixInOurFormatsIsRefusedByName) {
+  for (const char* flag : {"false", "true"}) {
+    Toy toy;
+    toy.config().Set("tie_word_embeddings", *Json::Parse(flag, "flag"));
+    toy.Remove("lm_head");
+    toy.Add("lm_head.weight_q4_scale", {6, 1});
+    EXPECT_THAT(toy.Refusal(),
+                HasSubstr("tensor lm_head.weight: missing, lm_head.weight_q4_scale is there"));
+  }
+  const std::string query = "model.layers.1.self_attn.q_proj.weight";
+  for (const auto& [scales, codes] : {std::pair{"_int8_scale", "I8"}, {"_q4_scale", "U8"}}) {
+    Toy toy;
+    toy.Add(query + scales, {4, 1});
+    EXPECT_THAT(toy.Refusal(), HasSubstr("tensor " + query + ": BF16, expected " + codes +
+                                         " beside " + query + scales));
+  }
+}
+
 TEST(A09, SparseLayersOfConfigAndTensorsMustAgree) {
   Toy toy;
   EXPECT_THAT(toy.MustOpen().facts.layer_is_sparse, testing::ElementsAre(true, true));

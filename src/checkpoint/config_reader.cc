@@ -1,6 +1,7 @@
 #include "checkpoint/config_reader.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace smoe::checkpoint {
@@ -99,7 +100,15 @@ double ConfigReader::Positive(std::string_view key, double fallback) {
     Refuse(Invalid("{}: {}: {}, expected a number above 0", path_, key, JsonText(*value)));
     return fallback;
   }
+  CheckF32(key, *number);
   return *number;
+}
+
+void ConfigReader::CheckF32(std::string_view key, double number) {
+  using Limits = std::numeric_limits<float>;
+  if (number >= double{Limits::min()} && number <= double{Limits::max()}) return;
+  Refuse(Invalid("{}: {}: {}, expected {} to {}, what 32 bits hold", path_, key, number,
+                 Limits::min(), Limits::max()));
 }
 
 bool ConfigReader::Flag(std::string_view key, bool fallback) {

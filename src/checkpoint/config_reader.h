@@ -38,6 +38,8 @@ class ConfigReader {
   uint64_t LargeCount(Keys keys, uint64_t max, uint64_t fallback);
   // A finite number, > 0.
   double Positive(std::string_view key, double fallback);
+  // Refuses a number above 0 that would be 0 or infinite in f32: vaults keep it so, kernels too.
+  void CheckF32(std::string_view key, double number);
   bool Flag(std::string_view key, bool fallback);
   std::string Text(std::string_view key, const char* fallback);
 

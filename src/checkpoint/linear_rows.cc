@@ -15,6 +15,7 @@ namespace {
 using tensor::DType;
 
 constexpr uint64_t kGroup = tensor::kNvfp4Group;
+constexpr float kInt8CodeMax = 127;
 constexpr uint64_t kScalesAtOnce = uint64_t{64} << 10;
 
 // The only element of a scale, made the factor that codes are multiplied by.
@@ -67,9 +68,14 @@ Status ReadScales(const TensorFiles& files, const LinearWeight& weight, Rows* ro
   }
   for (size_t i = 0; i < rows->scales.size(); ++i) {
     const float scale = rows->scales[i];
-    if (std::isfinite(scale) && scale >= 0) continue;
-    return Corrupt("tensor {}: element {} is {}, expected a finite scale that is not below 0",
-                   *weight.scales.name, first + i, scale);
+    if (!std::isfinite(scale) || scale < 0) {
+      return Corrupt("tensor {}: element {} is {}, expected a finite scale that is not below 0",
+                     *weight.scales.name, first + i, scale);
+    }
+    if (weight.kind == LinearKind::kInt8 && !std::isfinite(scale * kInt8CodeMax)) {
+      return Corrupt("tensor {}: element {} is {}, expected a scale whose {} fold is finite",
+                     *weight.scales.name, first + i, scale, kInt8CodeMax);
+    }
   }
   return Ok();
 }

@@ -317,6 +317,18 @@ TEST(LinearWeight, OurInt8IsCodeTimesTheScaleOf64Columns) {
   EXPECT_EQ(Values(matrix, 1, 96)[3], -6);
 }
 
+// 127 x 2.7e36 is beyond the 3.4e38 of f32.
+TEST(LinearWeight, AnInt8ScaleThatMakesInfiniteWeightsIsNamed) {
+  Matrix matrix;
+  FillInt8(&matrix);
+  matrix.Find("m.weight_int8_scale").data = F32Data({1, 2.6e36F, 2, 0});
+  EXPECT_EQ(Values(matrix, 0, 192)[64], 2.6e36F * 64);
+  matrix.Find("m.weight_int8_scale").data = F32Data({1, 2.7e36F, 2, 0});
+  EXPECT_EQ(matrix.Error(),
+            "tensor m.weight_int8_scale: element 1 is 2.7e+36, expected a scale whose 127 fold is "
+            "finite");
+}
+
 TEST(LinearWeight, OurQ4IsTheCodeFromMinusOneToOneTimesTheScaleOf32Columns) {
   Matrix matrix;
   FillQ4(&matrix);

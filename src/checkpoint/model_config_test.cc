@@ -60,6 +60,19 @@ TEST(A07, ThetaIsTheSameWhereverItStands) {
   EXPECT_EQ(ParseQwen("{}").rope.theta, 10000.0);
 }
 
+// A vault has 32 bits for them: 1e39 would be infinite there, 1e-46 nothing.
+TEST(A07, ThetaAndEpsilonFit32Bits) {
+  for (const char* number : {"1e39", "1e-46", "1e308"}) {
+    for (const char* form : {R"({"rope_theta": %s})", R"({"rope_parameters": {"rope_theta": %s}})",
+                             R"({"rms_norm_eps": %s})"}) {
+      std::string more = form;
+      more.replace(more.find("%s"), 2, number);
+      EXPECT_THAT(Refusal(more), HasSubstr("what 32 bits hold")) << more;
+    }
+  }
+  EXPECT_EQ(ParseQwen(R"({"rope_theta": 3e38})").rope.theta, 3e38);
+}
+
 TEST(A07, YarnIsTheSameInAllItsSpellings) {
   for (
       const char* more :

@@ -141,6 +141,7 @@ void ReadRope(ConfigReader& reader, const RopeConfig& family_default, ModelConfi
   if (!(rope.theta > 0)) {
     reader.Refuse(Invalid("{}: {}.rope_theta: 0, expected more", reader.path(), name));
   }
+  reader.CheckF32("rope_theta", rope.theta);
   if (found != nullptr && rope.type == RopeType::kYarn) {
     ReadYarn(parameters, reader, *config, &rope);
   } else if (found != nullptr && rope.type != RopeType::kDefault) {

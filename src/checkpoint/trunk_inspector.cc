@@ -110,6 +110,14 @@ bool IsKnownLayerTensor(std::string_view rest) {
          (IsLinearName(rest, &stem) || IsQuantisationName(rest) || rest.ends_with(".bias"));
 }
 
+// What the codes of our own formats are, by the name of their scales.
+struct OwnFormat {
+  std::string_view scales;
+  tensor::DType codes;
+};
+constexpr OwnFormat kOwnFormats[] = {{kInt8ScaleName, tensor::DType::kI8},
+                                     {kQ4ScaleName, tensor::DType::kU8}};
+
 // "lm_head.weight", and what belongs to it.
 bool IsOfHead(std::string_view name) {
   const size_t dot = name.rfind('.');
@@ -137,6 +145,7 @@ class TrunkInspector {
     SMOE_TRY(FindPrefix());
     for (const auto& [name, info] : trunk_.tensors()) Sort(name, info);
     SMOE_TRY(CheckLayers());
+    SMOE_TRY(CheckOwnScales());
     NoteLayerKinds(sparse_layers);
     SMOE_TRY(DecideHead());
     NoteAttention();
@@ -235,6 +244,25 @@ class TrunkInspector {
           "layer {}: tensor {}layers.{}.{}, the config says {} layers and no "
           "multi-token prediction",
           index, facts_.prefix, index, *tails.begin(), config_.num_hidden_layers);
+    }
+    return Ok();
+  }
+
+  // Scales whose codes are gone, or are another format's, are half of a matrix. Without this check
+  // a head that is lost in part would be taken for one that is tied.
+  Status CheckOwnScales() const {
+    for (const auto& [name, info] : trunk_.tensors()) {
+      const size_t stem_end = name.rfind('.') + 1;
+      const std::string_view last = std::string_view(name).substr(stem_end);
+      for (const OwnFormat& format : kOwnFormats) {
+        if (last != format.scales) continue;
+        const std::string codes = name.substr(0, stem_end) + "weight";
+        const TensorInfo* const found = trunk_.Find(codes);
+        if (found == nullptr) return Corrupt("tensor {}: missing, {} is there", codes, name);
+        if (found->dtype == format.codes) continue;
+        return Corrupt("tensor {}: {}, expected {} beside {}", codes,
+                       tensor::DTypeName(found->dtype), tensor::DTypeName(format.codes), name);
+      }
     }
     return Ok();
   }
