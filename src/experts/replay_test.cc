@@ -59,6 +59,23 @@ TEST(Trace, SaysWhichLineIsWrong) {
   EXPECT_NE(ErrorOf(header + "99999999999 1\n").find("line 3"), std::string::npos);
 }
 
+TEST(Trace, RefusesALineWithoutItsEnd) {
+  const std::string header = kHeader;
+  EXPECT_EQ(Parsed(header + "0 1\n0 2\n").token_count(), 2U);
+  EXPECT_NE(ErrorOf(header + "0 1\n0 2").find("line 4: a line's end expected"), std::string::npos);
+}
+
+TEST(Trace, LimitsTheBytesOfAnExpert) {
+  const auto header = [](const std::string& bytes) {
+    return "# smoe trace 1\n# experts 4 top_k 1 expert_bytes " + bytes + " model m\n0 1\n";
+  };
+  static_assert(kTraceExpertBytesMax == 1099511627776);
+  EXPECT_EQ(Parsed(header("1099511627776")).token_count(), 1U);
+  EXPECT_NE(ErrorOf(header("1099511627777")).find("expert_bytes 1099511627777, expected 1 to"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(header("0")).find("expert_bytes 0, expected"), std::string::npos);
+}
+
 // Four billion experts would be 64 GB of worths.
 TEST(Trace, LimitsTheExpertsOfAllLayers) {
   const auto header = [](uint32_t expert_count) {

@@ -24,7 +24,13 @@ class Parser {
   Result<Trace> Parse() {
     SMOE_TRY(ParseHeader());
     while (!rest_.empty()) {
+      // "1 12" may be what is left of "1 123".
+      const bool is_whole = rest_.find('\n') != std::string_view::npos;
       SMOE_TRY(ParseLine(TakeLine()));
+      if (!is_whole) {
+        return Corrupt("line {}: a line's end expected, the file ends first; it was cut",
+                       line_number_);
+      }
     }
     if (next_layer_ != 0 && is_first_token_ == false) {
       return Corrupt("line {}: layer {} expected next, the file ends inside a token", line_number_,
@@ -82,6 +88,10 @@ class Parser {
     if (trace_.top_k == 0 || trace_.top_k > trace_.expert_count) {
       return Corrupt("line 2: top_k {}, expected 1 to the {} experts of a layer", trace_.top_k,
                      trace_.expert_count);
+    }
+    if (trace_.expert_bytes == 0 || trace_.expert_bytes > kTraceExpertBytesMax) {
+      return Corrupt("line 2: expert_bytes {}, expected 1 to {}", trace_.expert_bytes,
+                     kTraceExpertBytesMax);
     }
     if (trace_.expert_count > kTraceExpertsMax) {
       return Corrupt("line 2: {} experts, expected at most {}", trace_.expert_count,

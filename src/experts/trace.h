@@ -35,6 +35,8 @@ inline constexpr uint64_t kTraceBytesMax = uint64_t{256} << 20;
 // Experts of all layers together: as many as a vault may hold. What replays a trace takes memory
 // for each of them, chosen or not.
 inline constexpr uint32_t kTraceExpertsMax = uint32_t{1} << 20;
+// Of one expert, as in a vault: sums over all reads of a trace fit 64 bits.
+inline constexpr uint64_t kTraceExpertBytesMax = uint64_t{1} << 40;
 
 // The first two lines, of a trace that is about to be written.
 std::string TraceHeader(const Trace& trace);
@@ -43,8 +45,8 @@ void AppendTraceLine(uint32_t layer, std::span<const uint32_t> ids, std::string*
 
 // Errors: kCorrupt naming the line, what was expected there and what was found: a header that is
 //         not one, an id beyond experts, ids that do not ascend, more experts than
-//         kTraceExpertsMax, a token with other layers than the first, a last token that is not
-//         whole.
+//         kTraceExpertsMax, a token with other layers than the first, a last token or
+//         line that is not whole.
 Result<Trace> ParseTrace(std::string_view text);
 
 }  // namespace smoe::experts
