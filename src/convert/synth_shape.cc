@@ -79,6 +79,16 @@ Status CheckShape(const SynthShape& shape) {
     if (config.layer_is_sparse[layer]) continue;
     return Unsupported("{}: layer {} is dense, expected experts in every layer", shape.name, layer);
   }
+  // What no engine of this build could run is no model to measure with.
+  if (config.rope.type != checkpoint::RopeType::kDefault &&
+      config.rope.type != checkpoint::RopeType::kYarn) {
+    return Unsupported("{}: rope type {}, expected default or yarn", shape.name,
+                       checkpoint::RopeTypeName(config.rope.type));
+  }
+  if (config.rotary_dim() == 0 || config.rotary_dim() % 2 != 0) {
+    return Invalid("{}: {} of head_dim {} dimensions rotate, expected an even number above 0",
+                   shape.name, config.rotary_dim(), config.head_dim);
+  }
   if (config.hidden_size < 2 * kConstantChannels) {
     return Invalid("{}: hidden_size {}, expected at least {}: {} channels carry the routing's skew",
                    shape.name, config.hidden_size, 2 * kConstantChannels, kConstantChannels);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "base/stopwatch.h"
@@ -85,6 +86,18 @@ SynthReport StartReport(const Plan& plan, const std::string& out_path,
   report.skew = plan.recipe.skew;
   report.seed = options.seed;
   return report;
+}
+
+// A record store has a config.json of its own, which would replace the shape's.
+Status CheckSparesShape(const std::string& config_path, const std::string& out_path) {
+  if (config_path.empty()) return Ok();
+  const std::filesystem::path folder = std::filesystem::path(config_path).parent_path();
+  std::error_code ignored;
+  if (std::filesystem::equivalent(folder.empty() ? "." : folder, out_path, ignored)) {
+    return Invalid("{}: is the folder of {}, which is being read; name another one to write",
+                   out_path, config_path);
+  }
+  return io::CheckNoInput(out_path, {&config_path, 1});
 }
 
 Status CheckFreeSpace(const Plan& plan, const std::string& out_path) {
@@ -185,7 +198,7 @@ Result<SynthReport> Synthesize(const std::string& shape, const std::string& out_
   if (out_path.empty()) return Invalid("OUT: the name is empty");
   SMOE_TRY(CheckThreadCount(options.threads));
   SMOE_TRY_ASSIGN(const Plan plan, MakePlan(shape, out_path, options));
-  SMOE_TRY(io::CheckNoInput(out_path, std::vector<std::string>{plan.shape.config_path}));
+  SMOE_TRY(CheckSparesShape(plan.shape.config_path, out_path));
   SynthReport report = StartReport(plan, out_path, options);
   SMOE_TRY(
       plan.target->CheckPlace({std::string(store::vault::kSectionConfig)}, false, options.force));

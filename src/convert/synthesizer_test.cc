@@ -193,6 +193,11 @@ TEST(Synthesize, RefusesShapesThatItCannotMake) {
   EXPECT_THAT(changed("\"hidden_size\": 128", "\"hidden_size\": 48"),
               HasSubstr("hidden_size 48, expected at least 64"));
   EXPECT_THAT(changed("\"vocab_size\": 96,", ""), HasSubstr("vocab_size"));
+  EXPECT_THAT(changed("\"head_dim\": 32", "\"head_dim\": 31"),
+              HasSubstr("31 of head_dim 31 dimensions rotate, expected an even number"));
+  EXPECT_THAT(changed("\"rope_theta\": 10000.0",
+                      "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}"),
+              HasSubstr("rope type linear, expected default or yarn"));
   EXPECT_FALSE(fs::exists(out));
 }
 
@@ -228,6 +233,15 @@ TEST(Synthesize, ReplacesNothingUnasked) {
   force.force = true;
   EXPECT_THAT(RefusalOf(shape, shape, force), HasSubstr(shape));
   EXPECT_EQ(ReadText(shape), kSmall);
+  fs::create_directory(folder.Path("checkpoint"));
+  const std::string config = folder.Path("checkpoint/config.json");
+  WriteText(config, kSmall);
+  SynthOptions records = force;
+  records.to = StoreKind::kRecords;
+  for (const std::string& name : {config, folder.Path("checkpoint")}) {
+    EXPECT_THAT(RefusalOf(name, folder.Path("checkpoint"), records), HasSubstr("is the folder of"));
+  }
+  EXPECT_EQ(ReadText(config), kSmall);
   EXPECT_TRUE(Make(shape, out, force));
 }
 
