@@ -1,9 +1,12 @@
 #include "cli/bench_log.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 
 #include "io/file.h"
 
@@ -73,20 +76,36 @@ std::vector<std::string> Figures(const Spread& spread) {
   return fields;
 }
 
+Status CheckNew(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  std::error_code ignored;
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+    return Invalid("--log: {}: there is no folder {} to write it into; make it first", path,
+                   folder);
+  }
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) return Ok();
+  return Io("--log: {}: nothing can be written into its folder: {}", path,
+            std::generic_category().message(errno));
+}
+
+Status CheckOld(const std::string& path) {
+  SMOE_TRY_ASSIGN(const std::string text, io::ReadWholeFile(path, kLogBytesMax));
+  if (!text.empty() && !text.starts_with(kHeader)) {
+    return Invalid("--log: {} is there and is no log: its first line is not \"date, commit, ...\"",
+                   path);
+  }
+  if (!text.empty() && text.back() != '\n') {
+    return Invalid("--log: {} ends inside a line; mend it, or name another file", path);
+  }
+  if (::access(path.c_str(), W_OK) == 0) return Ok();
+  return Io("--log: {}: cannot be written: {}", path, std::generic_category().message(errno));
+}
+
 }  // namespace
 
 Result<BenchLog> BenchLog::Open(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) {
-    SMOE_TRY_ASSIGN(const std::string text, io::ReadWholeFile(path, kLogBytesMax));
-    if (!text.empty() && !text.starts_with(kHeader)) {
-      return Invalid(
-          "--log: {} is there and is no log: its first line is not \"date, commit, ...\"", path);
-    }
-    if (!text.empty() && text.back() != '\n') {
-      return Invalid("--log: {} ends inside a line; mend it, or name another file", path);
-    }
-  }
+  SMOE_TRY(std::filesystem::exists(path, ignored) ? CheckOld(path) : CheckNew(path));
   return BenchLog(path);
 }
 

@@ -110,6 +110,8 @@ TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
       {{"--prompt", "0"}, "--prompt: 0, expected"},
       {{"--tokens", "0"}, "--tokens: 0, expected"},
       {{"--rounds", "0"}, "--rounds: 0, expected"},
+      {{"--prompt", "4294967295"}, "--prompt: 4294967295, expected 1 to 16777216"},
+      {{"--tokens", "4294967295"}, "--tokens: 4294967295, expected 1 to 16777216"},
       {{"--read", "1000"}, "--read: 1000 bytes, expected at least 1.0 MiB"},
       {{"--threads", "0"}, "--threads: \"0\", expected"},
       {{"--threads", "1,"}, "--threads: \"1,\", expected"},
@@ -161,6 +163,15 @@ TEST(Bench, AFileThatIsNoLogIsLeftAlone) {
     EXPECT_THAT(output.err, HasSubstr(path));
     EXPECT_EQ(io::ReadWholeFile(path, 1000).value_or(""), content);
   }
+}
+
+// Before anything is measured, which may take minutes.
+TEST(Bench, ALogThatCannotBeWrittenIsRefusedAtOnce) {
+  const TestFolder folder;
+  const std::string absent = folder.Path("absent/log.tsv");
+  const ProgramOutput output = RunForTest({"bench", kModel, "--rounds", "10000", "--log", absent});
+  EXPECT_EQ(output.code, 2);
+  EXPECT_THAT(output.err, HasSubstr("--log: " + absent + ": there is no folder"));
 }
 
 TEST(Profile, ThePartsAddUpToTheWhole) {

@@ -265,6 +265,7 @@ Json WholeJson(const Options& options, const std::string& model, const std::stri
 
 Result<ExitCode> Bench(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> thread_counts, ParseThreads(options.threads));
+  SMOE_TRY(engine::CheckBenchOptions(BenchOptionsOf(options)));
   std::optional<BenchLog> log;
   if (!options.log.empty()) {
     SMOE_TRY_ASSIGN(log, BenchLog::Open(options.log));

@@ -103,9 +103,7 @@ Status WriteStep(LogitFile& file, size_t first, std::span<const float> logits,
 Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, ParseTokenIds(options.tokens));
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
-  std::vector<std::string> inputs = {files.path};
-  for (const io::File& file : files.trunk.files()) inputs.push_back(file.path());
-  SMOE_TRY(io::CheckNoInput(options.out, inputs));
+  SMOE_TRY(CheckSparesModel(options.out, files, options.model, {}));
   const std::vector<bool> sparse = files.facts.layer_is_sparse;
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, true));
   SMOE_TRY_ASSIGN(LogitFile file,

@@ -1,17 +1,20 @@
 // smoe replay TRACE: what caches of several sizes and policies would have read for it.
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/command.h"
-#include "cli/token_ids.h"
 #include "experts/replay.h"
 #include "io/file.h"
 
 namespace smoe::cli {
 
 namespace {
+
+constexpr size_t kSlotCountsMax = 64;  // of one list: each takes a replay of its own
+constexpr size_t kQuotedMax = 40;
 
 struct Options {
   std::string trace;
@@ -34,25 +37,39 @@ struct Row {
   }
 };
 
+Result<std::vector<uint32_t>> ParseSlots(const std::string& text) {
+  std::vector<uint32_t> counts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    uint32_t count = 0;
+    const char* const last = text.data() + end;
+    const auto [stopped_at, error] = std::from_chars(text.data() + begin, last, count);
+    if (error != std::errc() || stopped_at != last || count == 0 ||
+        counts.size() == kSlotCountsMax) {
+      return Invalid("--slots: \"{}\", expected a number above 0, or up to {} as 200,400",
+                     text.substr(0, kQuotedMax), kSlotCountsMax);
+    }
+    counts.push_back(count);
+    begin = end + 1;
+  }
+  return counts;
+}
+
 // --slots, or eight sizes from a tenth to four fifths of all experts.
 Result<std::vector<uint32_t>> SlotCounts(const Options& options, uint32_t expert_count) {
   std::vector<uint32_t> counts;
   if (!options.slots.empty()) {
-    auto given = ParseTokenIds(options.slots);
-    if (!given) return While("--slots", std::move(given));
-    counts = std::move(*given);
-  } else {
-    for (uint32_t tenths = 1; tenths <= 8; ++tenths) counts.push_back(expert_count * tenths / 10);
+    return ParseSlots(options.slots);
   }
-  for (uint32_t& count : counts) {
-    if (count == 0) count = 1;
+  for (uint32_t tenths = 1; tenths <= 8; ++tenths) {
+    counts.push_back(std::max(expert_count * tenths / 10, 1U));
   }
   return counts;
 }
 
 void PrintTable(const std::vector<Row>& rows, const experts::Trace& trace, size_t token_count,
                 Console& console) {
-  console.Print("{}: {} tokens, {} layers, {} of {} experts of {:.2f} MB\n", trace.model,
+  console.Print("{}: {} tokens, {} layers, {} of {} experts of {:.2f} MB\n", Printable(trace.model),
                 trace.token_count(), trace.layers.size(), trace.top_k, trace.expert_count,
                 static_cast<double>(trace.expert_bytes) / 1e6);
   console.Print("{:>7} {:>8} | {:^29} | {:^29} | {}\n", "", "", "hits, %", "read, MB a token",
@@ -61,8 +78,8 @@ void PrintTable(const std::vector<Row>& rows, const experts::Trace& trace, size_
                 "frequency", "best", "lru", "frequency", "best", "closed, %");
   for (const Row& row : rows) {
     const auto megabytes = [&](const experts::ReplayCounts& counts) {
-      return static_cast<double>(counts.miss_count * trace.expert_bytes) / 1e6 /
-             static_cast<double>(std::max<size_t>(token_count, 1));
+      return static_cast<double>(counts.miss_count) * static_cast<double>(trace.expert_bytes) /
+             1e6 / static_cast<double>(std::max<size_t>(token_count, 1));
     };
     console.Print(
         "{:>7} {:>8.2f} | {:>9.2f} {:>9.2f} {:>9.2f} | {:>9.2f} {:>9.2f} {:>9.2f} | {:>9.0f}\n",
@@ -92,6 +109,10 @@ Result<ExitCode> ReplayTrace(const Options& options, Console& console) {
   auto parsed = experts::ParseTrace(text);
   if (!parsed) return While(options.trace, std::move(parsed));
   const experts::Trace& trace = *parsed;
+  if (trace.token_count() == 0) {
+    return Corrupt("{}: line 3: a layer and its experts expected, the file ends; record it anew",
+                   options.trace);
+  }
   if (options.skip >= trace.token_count()) {
     return Invalid("--skip: {}, expected less than the {} tokens of the trace", options.skip,
                    trace.token_count());

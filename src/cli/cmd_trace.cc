@@ -18,6 +18,7 @@ namespace smoe::cli {
 namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
+constexpr uint32_t kRandomTokensMax = uint32_t{1} << 24;
 
 struct Options {
   ModelOptions model;
@@ -48,6 +49,9 @@ Result<std::vector<uint32_t>> Tokens(const Options& options, const store::ModelF
     SMOE_TRY_ASSIGN(const std::string content, io::ReadWholeFile(options.text, kTextBytesMax));
     SMOE_TRY_ASSIGN(const text::TextModel text, store::LoadText(files.side_files, files.path));
     return text.EncodeRaw(content);
+  }
+  if (options.random_count > kRandomTokensMax) {
+    return Invalid("--random: {}, expected at most {}", options.random_count, kRandomTokensMax);
   }
   std::vector<uint32_t> tokens(options.random_count);
   uint64_t state = options.seed;
@@ -90,7 +94,7 @@ Status Record(engine::Engine& engine, std::span<const uint32_t> tokens, size_t t
 Result<ExitCode> WriteTrace(const Options& options, Console& console) {
   if (options.out.empty()) return Invalid("--out: missing, expected a file to write");
   SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
-  SMOE_TRY(io::CheckNoInput(options.out, std::vector<std::string>{files.path}));
+  SMOE_TRY(CheckSparesModel(options.out, files, options.model, {options.text}));
   SMOE_TRY_ASSIGN(const std::vector<uint32_t> tokens, Tokens(options, files));
   experts::Trace facts;
   facts.expert_count = files.config.num_experts;

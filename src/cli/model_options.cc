@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "io/atomic_file.h"
 
 namespace smoe::cli {
 
@@ -102,6 +103,25 @@ Result<store::ModelFiles> OpenFiles(const ModelOptions& options) {
   SMOE_TRY_ASSIGN(store::ModelFiles files, store::OpenModelFiles(path, FilesOptions(options)));
   for (const std::string& warning : files.warnings) LogWarning("{}", Printable(warning));
   return files;
+}
+
+Status CheckSparesModel(const std::string& out, const store::ModelFiles& files,
+                        const ModelOptions& options, std::vector<std::string> more) {
+  namespace fs = std::filesystem;
+  for (const io::File& file : files.trunk.files()) more.push_back(file.path());
+  const store::ModelFilesOptions& parts = options.files;
+  for (const std::string& part : {files.path, parts.trunk, parts.config, parts.tokenizer}) {
+    if (part.empty()) continue;
+    more.push_back(part);
+    std::error_code ignored;
+    const fs::path folder = fs::path(out).parent_path();
+    if (!fs::exists(out, ignored) || !fs::is_directory(part, ignored) ||
+        !fs::equivalent(folder.empty() ? "." : folder, part, ignored)) {
+      continue;
+    }
+    return Invalid("{}: is there, in the folder of the model; name another file to write", out);
+  }
+  return io::CheckNoInput(out, more);
 }
 
 Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, size_t batch_max,

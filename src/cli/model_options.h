@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/arguments.h"
@@ -61,6 +62,11 @@ Result<store::ModelFiles> OpenFiles(const ModelOptions& options);
 // What Engine::Open is told. Errors: kInvalid for a --trunk-format that is none.
 Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, size_t batch_max,
                                                   bool evaluate);
+
+// kInvalid if writing `out` would replace a file that is being read: one of `more`, of the model's
+// parts, or any that is in the folder of a model that is one.
+Status CheckSparesModel(const std::string& out, const store::ModelFiles& files,
+                        const ModelOptions& options, std::vector<std::string> more);
 
 // Opens the engine over `files`; logs its choices with --verbose.
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,

@@ -15,26 +15,11 @@ namespace {
 constexpr int kReadsPerRound = 3;    // of each kind: one takes less time than the shortest request
 constexpr double kGivenShare = 0.5;  // of what was asked for, to call huge pages given
 
-Status CheckOptions(const BenchOptions& options, const Engine& engine) {
-  if (options.prompt_tokens == 0 || options.prompt_tokens > kBenchTokensMax) {
-    return Invalid("--prompt: {}, expected 1 to {} tokens", options.prompt_tokens, kBenchTokensMax);
-  }
-  if (options.decode_tokens == 0 || options.decode_tokens > kBenchTokensMax) {
-    return Invalid("--tokens: {}, expected 1 to {}", options.decode_tokens, kBenchTokensMax);
-  }
-  if (options.rounds == 0 || options.rounds > kBenchRoundsMax) {
-    return Invalid("--rounds: {}, expected 1 to {}", options.rounds, kBenchRoundsMax);
-  }
-  if (options.memory_bytes != 0 && options.memory_bytes < kBenchMemoryMin) {
-    return Invalid("--read: {}, expected at least {}", SizeText(options.memory_bytes),
-                   SizeText(kBenchMemoryMin));
-  }
+Status CheckContext(const BenchOptions& options, const Engine& engine) {
   const size_t needed = options.prompt_tokens + options.decode_tokens + 1;
-  if (needed > engine.context_tokens()) {
-    return Invalid("--context: {} tokens, --prompt {} and --tokens {} need {}",
-                   engine.context_tokens(), options.prompt_tokens, options.decode_tokens, needed);
-  }
-  return Ok();
+  if (needed <= engine.context_tokens()) return Ok();
+  return Invalid("--context: {} tokens, --prompt {} and --tokens {} need {}",
+                 engine.context_tokens(), options.prompt_tokens, options.decode_tokens, needed);
 }
 
 // Plain reads of memory in both kinds of pages.
@@ -172,6 +157,23 @@ uint64_t PrefillOperations(const TokenCost& cost, uint64_t tokens) {
 
 }  // namespace
 
+Status CheckBenchOptions(const BenchOptions& options) {
+  if (options.prompt_tokens == 0 || options.prompt_tokens > kBenchTokensMax) {
+    return Invalid("--prompt: {}, expected 1 to {} tokens", options.prompt_tokens, kBenchTokensMax);
+  }
+  if (options.decode_tokens == 0 || options.decode_tokens > kBenchTokensMax) {
+    return Invalid("--tokens: {}, expected 1 to {}", options.decode_tokens, kBenchTokensMax);
+  }
+  if (options.rounds == 0 || options.rounds > kBenchRoundsMax) {
+    return Invalid("--rounds: {}, expected 1 to {}", options.rounds, kBenchRoundsMax);
+  }
+  if (options.memory_bytes != 0 && options.memory_bytes < kBenchMemoryMin) {
+    return Invalid("--read: {}, expected at least {}", SizeText(options.memory_bytes),
+                   SizeText(kBenchMemoryMin));
+  }
+  return Ok();
+}
+
 std::vector<uint32_t> RandomTokens(uint64_t seed, size_t count, uint32_t vocab_size) {
   // Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators (SplitMix64).
   std::vector<uint32_t> tokens(count);
@@ -189,7 +191,8 @@ std::vector<uint32_t> RandomTokens(uint64_t seed, size_t count, uint32_t vocab_s
 
 Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
                                  const BenchSink& sink) {
-  SMOE_TRY(CheckOptions(options, engine));
+  SMOE_TRY(CheckBenchOptions(options));
+  SMOE_TRY(CheckContext(options, engine));
   BenchReport report;
   report.options = options;
   report.setup = engine.setup();

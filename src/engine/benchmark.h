@@ -78,6 +78,10 @@ struct BenchReport {
   }
 };
 
+// What can be said about options without an engine. Errors: kInvalid naming the one out of its
+// limits.
+Status CheckBenchOptions(const BenchOptions& options);
+
 // Requires an idle engine. Loads all experts that fit first; where not all do, the figures include
 // the drive, as setup.is_resident() and cache say.
 // `sink`: told how much is done, about ten times a round.
