@@ -14,7 +14,6 @@ namespace {
 
 using tensor::DType;
 
-constexpr uint64_t kGroup = tensor::kNvfp4Group;
 constexpr float kInt8CodeMax = 127;
 constexpr uint64_t kScalesAtOnce = uint64_t{64} << 10;
 
@@ -99,40 +98,38 @@ void DecodeInt8(Bytes codes, const LinearWeight& weight, const Rows& rows, std::
   }
 }
 
+// Codes of four bits, the even column in the low nibble, in whole blocks. Where there is no global
+// scale it is 1: that product changes no bit.
+void DecodeNibbles(Bytes codes, const LinearWeight& weight, const Rows& rows,
+                   std::span<const float, 16> values, float global_scale, std::span<float> out) {
+  for (uint64_t row = 0; row < rows.count; ++row) {
+    const float* scales = rows.ScalesOf(weight, row);
+    const std::byte* in = codes.data() + row * (rows.cols / 2);
+    float* to = out.data() + row * rows.cols;
+    for (uint64_t col = 0; col < rows.cols; col += weight.block_cols, ++scales) {
+      for (uint64_t i = col; i < col + weight.block_cols; i += 2) {
+        const auto pair = std::to_integer<uint32_t>(in[i / 2]);
+        to[i] = values[pair & 0xf] * *scales * global_scale;
+        to[i + 1] = values[pair >> 4] * *scales * global_scale;
+      }
+    }
+  }
+}
+
 void DecodeQ4(Bytes codes, const LinearWeight& weight, const Rows& rows, std::span<float> out) {
   constexpr float kZero = tensor::kSmoeQ4Zero2 / 2.0F;
   std::array<float, 16> values = {};
   for (size_t code = 0; code < values.size(); ++code) {
     values[code] = (static_cast<float>(code) - kZero) / kZero;
   }
-  for (uint64_t row = 0; row < rows.count; ++row) {
-    const float* scales = rows.ScalesOf(weight, row);
-    const std::byte* in = codes.data() + row * (rows.cols / 2);
-    float* to = out.data() + row * rows.cols;
-    for (uint64_t col = 0; col < rows.cols; col += 2) {
-      const auto pair = std::to_integer<uint32_t>(in[col / 2]);
-      const float scale = scales[col / kQ4Group];
-      to[col] = values[pair & 0xf] * scale;
-      to[col + 1] = values[pair >> 4] * scale;
-    }
-  }
+  DecodeNibbles(codes, weight, rows, values, 1, out);
 }
 
 void DecodeNvfp4(Bytes codes, const LinearWeight& weight, const Rows& rows, float global_scale,
                  std::span<float> out) {
   std::array<float, 16> values = {};
   for (uint32_t code = 0; code < values.size(); ++code) values[code] = tensor::F32FromE2M1(code);
-  for (uint64_t row = 0; row < rows.count; ++row) {
-    const float* scales = rows.ScalesOf(weight, row);
-    const std::byte* in = codes.data() + row * (rows.cols / 2);
-    float* to = out.data() + row * rows.cols;
-    for (uint64_t col = 0; col < rows.cols; col += 2) {
-      const auto pair = std::to_integer<uint32_t>(in[col / 2]);
-      const float scale = scales[col / kGroup];
-      to[col] = values[pair & 0xf] * scale * global_scale;
-      to[col + 1] = values[pair >> 4] * scale * global_scale;
-    }
-  }
+  DecodeNibbles(codes, weight, rows, values, global_scale, out);
 }
 
 void DecodeFp8(Bytes codes, const LinearWeight& weight, const Rows& rows, std::span<float> out) {
