@@ -147,18 +147,6 @@ std::vector<float> AttendInParts(const KernelTable& table, const Scene& scene) {
   return out;
 }
 
-testing::AssertionResult SameBits(const std::vector<float>& expected,
-                                  const std::vector<float>& actual) {
-  if (expected.size() != actual.size()) return testing::AssertionFailure() << "other size";
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
-    if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
-    return testing::AssertionFailure() << "element " << i << " of " << expected.size()
-                                       << ": expected " << expected[i] << ", here " << actual[i];
-  }
-  return testing::AssertionSuccess();
-}
-
 bool AllFinite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }

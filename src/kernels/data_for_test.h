@@ -1,5 +1,8 @@
-// kernels/data_for_test.h: random inputs for the tests of this folder, the same in every run.
+// kernels/data_for_test.h: random inputs for the tests of this folder, the same in every run, and
+// how two results compare.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
@@ -96,6 +99,39 @@ inline ActivationData QuantiseRows(const KernelTable& table, std::span<const flo
                .cols = cols,
                .col_stride = stride};
   return made;
+}
+
+// Output rows [row_begin, row_end); the others keep -1.
+inline std::vector<float> MultiplyInt8(const KernelTable& table, const tensor::WeightView& w,
+                                       const QuantisedRows& x, uint32_t row_begin,
+                                       uint32_t row_end) {
+  std::vector<float> y(x.token_count * w.rows, -1);
+  table.matmul_int8(
+      w, x, {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.rows});
+  return y;
+}
+
+inline std::vector<float> MultiplyF32(const KernelTable& table, const tensor::WeightView& w,
+                                      const std::vector<float>& x, size_t token_count,
+                                      uint32_t row_begin, uint32_t row_end) {
+  std::vector<float> y(token_count * w.rows, -1);
+  table.matmul_f32(
+      w, {.data = x.data(), .token_count = token_count, .stride = w.cols},
+      {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.rows});
+  return y;
+}
+
+// Bits, except that any NaN equals any other.
+inline testing::AssertionResult SameBits(const std::vector<float>& expected,
+                                         const std::vector<float>& actual) {
+  if (expected.size() != actual.size()) return testing::AssertionFailure() << "other size";
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
+    if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
+    return testing::AssertionFailure() << "element " << i << " of " << expected.size()
+                                       << ": scalar " << expected[i] << ", here " << actual[i];
+  }
+  return testing::AssertionSuccess();
 }
 
 }  // namespace smoe::kernels

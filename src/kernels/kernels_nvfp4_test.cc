@@ -58,45 +58,14 @@ struct Matrix {
   tensor::WeightView view;
 };
 
-testing::AssertionResult SameBits(const std::vector<float>& expected,
-                                  const std::vector<float>& actual) {
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
-    if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
-    return testing::AssertionFailure()
-           << "element " << i << ": scalar " << expected[i] << ", here " << actual[i];
-  }
-  return testing::AssertionSuccess();
-}
-
-// Output rows [row_begin, row_end); the others keep -1.
-std::vector<float> MultiplyInt8(const KernelTable& table, const Matrix& w, const QuantisedRows& x,
-                                uint32_t row_begin, uint32_t row_end) {
-  std::vector<float> y(x.token_count * w.view.rows, -1);
-  table.matmul_int8(
-      w.view, x,
-      {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.view.rows});
-  return y;
-}
-
-std::vector<float> MultiplyF32(const KernelTable& table, const Matrix& w,
-                               const std::vector<float>& x, size_t tokens, uint32_t row_begin,
-                               uint32_t row_end) {
-  std::vector<float> y(tokens * w.view.rows, -1);
-  table.matmul_f32(
-      w.view, {.data = x.data(), .token_count = tokens, .stride = w.view.cols},
-      {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.view.rows});
-  return y;
-}
-
 TEST(ScalarNvfp4, MeetsDoublePrecisionInBothArithmetics) {
   Rng rng(11);
   for (const uint32_t cols : {16u, 48u, 64u, 80u, 528u}) {
     const Matrix w(rng, 5, cols, Content::kPlain);
     const std::vector<float> x = RandomFloats(rng, cols);
     const ActivationData q = QuantiseRows(kScalarKernels, x, 1, cols);
-    const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w, x, 1, 0, 5);
-    const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w, q.rows, 0, 5);
+    const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w.view, x, 1, 0, 5);
+    const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w.view, q.rows, 0, 5);
     for (uint32_t row = 0; row < 5; ++row) {
       double sums[2] = {};
       double magnitudes[2] = {};
@@ -136,7 +105,7 @@ TEST(ScalarNvfp4, AddsTheLargestGroupsExactly) {
       .codes = codes.data(), .scales = &x_scale, .token_count = 1, .cols = 32, .col_stride = 64};
   // 6 * 127 * 16 * 448 / 8 = 682752 and 6 * 127 * 16 * 2^-9 / 8 = 2.9765625; 24 bits hold the sum
   // to a step of 2^-4.
-  EXPECT_EQ(MultiplyInt8(kScalarKernels, w, x, 0, 1)[0], 682755.0f);
+  EXPECT_EQ(MultiplyInt8(kScalarKernels, w.view, x, 0, 1)[0], 682755.0f);
 }
 
 class Nvfp4 : public testing::TestWithParam<const KernelTable*> {
@@ -154,12 +123,12 @@ class Nvfp4 : public testing::TestWithParam<const KernelTable*> {
     if (content == Content::kLargest || content == Content::kSmallest) {
       for (int8_t& code : q.codes) code = 127;
     }
-    EXPECT_TRUE(SameBits(MultiplyInt8(kScalarKernels, w, q.rows, row_begin, row_end),
-                         MultiplyInt8(table(), w, q.rows, row_begin, row_end)))
+    EXPECT_TRUE(SameBits(MultiplyInt8(kScalarKernels, w.view, q.rows, row_begin, row_end),
+                         MultiplyInt8(table(), w.view, q.rows, row_begin, row_end)))
         << "int8 " << rows << "x" << cols << " tokens " << tokens << " rows " << row_begin << ".."
         << row_end << " content " << static_cast<int>(content);
-    EXPECT_TRUE(SameBits(MultiplyF32(kScalarKernels, w, x, tokens, row_begin, row_end),
-                         MultiplyF32(table(), w, x, tokens, row_begin, row_end)))
+    EXPECT_TRUE(SameBits(MultiplyF32(kScalarKernels, w.view, x, tokens, row_begin, row_end),
+                         MultiplyF32(table(), w.view, x, tokens, row_begin, row_end)))
         << "f32 " << rows << "x" << cols << " tokens " << tokens << " rows " << row_begin << ".."
         << row_end << " content " << static_cast<int>(content);
   }
@@ -211,7 +180,7 @@ TEST_P(Nvfp4, DecodesEveryCodeUnderEveryScaleExactly) {
     for (const uint32_t col : {group * 16, group * 16 + 1}) {
       std::vector<float> x(w.view.cols);
       x[col] = 1;
-      const std::vector<float> y = MultiplyF32(table(), w, x, 1, 0, kRows);
+      const std::vector<float> y = MultiplyF32(table(), w.view, x, 1, 0, kRows);
       for (uint32_t row = 0; row < kRows; ++row) {
         if ((row & 0x7f) == 0x7f) {
           EXPECT_TRUE(std::isnan(y[row])) << row;
@@ -235,9 +204,9 @@ TEST(FeedForwardNvfp4, HasTheBitsOfWholeRowsWithEveryTableAndThreadCount) {
   for (const bool quantise : {false, true}) {
     const ActivationData q = QuantiseRows(kScalarKernels, x, kTokens, kHidden);
     const auto multiply = [&](const Matrix& w, const std::vector<float>& in, size_t cols) {
-      if (!quantise) return MultiplyF32(kScalarKernels, w, in, kTokens, 0, w.view.rows);
+      if (!quantise) return MultiplyF32(kScalarKernels, w.view, in, kTokens, 0, w.view.rows);
       const ActivationData codes = QuantiseRows(kScalarKernels, in, kTokens, cols);
-      return MultiplyInt8(kScalarKernels, w, codes.rows, 0, w.view.rows);
+      return MultiplyInt8(kScalarKernels, w.view, codes.rows, 0, w.view.rows);
     };
     std::vector<float> inner = multiply(gate, x, kHidden);
     const std::vector<float> up_rows = multiply(up, x, kHidden);

@@ -77,45 +77,14 @@ struct Matrix {
   uint32_t count_ = 0;
 };
 
-testing::AssertionResult SameBits(const std::vector<float>& expected,
-                                  const std::vector<float>& actual) {
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
-    if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
-    return testing::AssertionFailure()
-           << "element " << i << ": scalar " << expected[i] << ", here " << actual[i];
-  }
-  return testing::AssertionSuccess();
-}
-
-// Output rows [row_begin, row_end); the others keep -1.
-std::vector<float> MultiplyInt8(const KernelTable& table, const Matrix& w, const QuantisedRows& x,
-                                uint32_t row_begin, uint32_t row_end) {
-  std::vector<float> y(x.token_count * w.view.rows, -1);
-  table.matmul_int8(
-      w.view, x,
-      {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.view.rows});
-  return y;
-}
-
-std::vector<float> MultiplyF32(const KernelTable& table, const Matrix& w,
-                               const std::vector<float>& x, size_t tokens, uint32_t row_begin,
-                               uint32_t row_end) {
-  std::vector<float> y(tokens * w.view.rows, -1);
-  table.matmul_f32(
-      w.view, {.data = x.data(), .token_count = tokens, .stride = w.view.cols},
-      {.row_begin = row_begin, .row_end = row_end, .out = y.data(), .out_stride = w.view.rows});
-  return y;
-}
-
 TEST(ScalarS8, MeetsDoublePrecisionInBothArithmetics) {
   Rng rng(11);
   for (const uint32_t cols : {1u, 48u, 64u, 65u, 531u}) {
     const Matrix w(rng, 19, cols, Content::kEveryByte);
     const std::vector<float> x = RandomFloats(rng, cols);
     const ActivationData q = QuantiseRows(kScalarKernels, x, 1, cols);
-    const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w, x, 1, 0, 19);
-    const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w, q.rows, 0, 19);
+    const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w.view, x, 1, 0, 19);
+    const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w.view, q.rows, 0, 19);
     for (uint32_t row = 0; row < 19; ++row) {
       double sums[2] = {};
       double magnitudes[2] = {};
@@ -152,7 +121,7 @@ TEST(ScalarS8, AddsTheLargestGroupsExactly) {
   const float x_scales[] = {0.5f, 4.0f};
   const QuantisedRows x = {
       .codes = codes.data(), .scales = x_scales, .token_count = 1, .cols = 128, .col_stride = 128};
-  EXPECT_EQ(MultiplyInt8(kScalarKernels, w, x, 0, 1)[0], -1040384.0f / 32 - 1040384.0f / 2);
+  EXPECT_EQ(MultiplyInt8(kScalarKernels, w.view, x, 0, 1)[0], -1040384.0f / 32 - 1040384.0f / 2);
 }
 
 class S8 : public testing::TestWithParam<const KernelTable*> {
@@ -170,12 +139,12 @@ class S8 : public testing::TestWithParam<const KernelTable*> {
     for (size_t i = 0; i < q.codes.size() && with_extremes; ++i) {
       if (i % q.rows.col_stride < cols) q.codes[i] = rng_() % 2 == 0 ? 127 : -127;
     }
-    EXPECT_TRUE(SameBits(MultiplyInt8(kScalarKernels, w, q.rows, row_begin, row_end),
-                         MultiplyInt8(table(), w, q.rows, row_begin, row_end)))
+    EXPECT_TRUE(SameBits(MultiplyInt8(kScalarKernels, w.view, q.rows, row_begin, row_end),
+                         MultiplyInt8(table(), w.view, q.rows, row_begin, row_end)))
         << "int8 " << w.view.rows << "x" << cols << " tokens " << tokens << " rows " << row_begin
         << ".." << row_end;
-    EXPECT_TRUE(SameBits(MultiplyF32(kScalarKernels, w, x, tokens, row_begin, row_end),
-                         MultiplyF32(table(), w, x, tokens, row_begin, row_end)))
+    EXPECT_TRUE(SameBits(MultiplyF32(kScalarKernels, w.view, x, tokens, row_begin, row_end),
+                         MultiplyF32(table(), w.view, x, tokens, row_begin, row_end)))
         << "f32 " << w.view.rows << "x" << cols << " tokens " << tokens << " rows " << row_begin
         << ".." << row_end;
   }
@@ -241,7 +210,7 @@ TEST_P(S8, DecodesEveryCodeExactly) {
   for (uint32_t col = 0; col < kCols; ++col) {
     std::vector<float> x(kCols);
     x[col] = 1;
-    const std::vector<float> y = MultiplyF32(table(), w, x, 1, 0, 256);
+    const std::vector<float> y = MultiplyF32(table(), w.view, x, 1, 0, 256);
     for (uint32_t row = 0; row < 256; ++row) {
       ASSERT_EQ(y[row], tensor::WeightAt(w.view, row, col)) << row << " " << col;
     }

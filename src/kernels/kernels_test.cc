@@ -23,19 +23,6 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kF16, Wei
                                      WeightFormat::kSmoeQ4, WeightFormat::kSmoeQ2};
 constexpr WeightFormat kQuantisedFormats[] = {WeightFormat::kSmoeQ4, WeightFormat::kSmoeQ2};
 
-// Bits, except that any NaN equals any other.
-testing::AssertionResult SameBits(const std::vector<float>& expected,
-                                  const std::vector<float>& actual) {
-  if (expected.size() != actual.size()) return testing::AssertionFailure() << "other size";
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
-    if (std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i])) continue;
-    return testing::AssertionFailure() << "element " << i << " of " << expected.size()
-                                       << ": scalar " << expected[i] << ", here " << actual[i];
-  }
-  return testing::AssertionSuccess();
-}
-
 class Tables : public testing::TestWithParam<const KernelTable*> {
  protected:
   void SetUp() override {
