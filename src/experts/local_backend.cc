@@ -45,19 +45,6 @@ class LocalBackend final : public ExpertBackend {
   uint64_t compute_ns() const override { return compute_ns_; }
 
  private:
-  // Adds the time it lives to a counter.
-  class Timed {
-   public:
-    explicit Timed(uint64_t* total_ns) : total_ns_(total_ns) {}
-    ~Timed() { *total_ns_ += stopwatch_.ns(); }
-    Timed(const Timed&) = delete;
-    Timed& operator=(const Timed&) = delete;
-
-   private:
-    uint64_t* total_ns_;
-    Stopwatch stopwatch_;
-  };
-
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
   void Foresee(const RoutedRows& rows, std::span<const store::StoreLayer>::iterator layer);
