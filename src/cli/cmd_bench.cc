@@ -4,7 +4,6 @@
 // the same minute: see engine/benchmark.h.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "cli/bench_log.h"
 #include "cli/command.h"
 #include "cli/commit.h"
+#include "cli/count_list.h"
 #include "cli/model_options.h"
 #include "cli/profile_text.h"
 #include "cli/progress_bar.h"
@@ -24,8 +24,6 @@ namespace smoe::cli {
 namespace {
 
 using engine::BenchReport;
-
-constexpr size_t kThreadCountsMax = 64;  // of one list
 
 struct Options {
   ModelOptions model;
@@ -40,25 +38,8 @@ struct Options {
   bool json = false;
 };
 
-// "1,2,8" to numbers; "" to one 0, the default.
-Result<std::vector<uint32_t>> ParseThreads(const std::string& text) {
-  std::vector<uint32_t> counts;
-  if (text.empty()) return std::vector<uint32_t>{0};
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    uint32_t count = 0;
-    const char* const last = text.data() + end;
-    const auto [stopped_at, error] = std::from_chars(text.data() + begin, last, count);
-    if (error != std::errc() || stopped_at != last || count == 0 ||
-        counts.size() == kThreadCountsMax) {
-      return Invalid("--threads: \"{}\", expected a number such as 2, or up to {} as 1,2,4", text,
-                     kThreadCountsMax);
-    }
-    counts.push_back(count);
-    begin = end + 1;
-  }
-  return counts;
-}
+constexpr CountList kThreadCounts = {
+    .option = "--threads", .one = "a number such as 2", .several = "1,2,4", .count_max = 64};
 
 std::string CommitText() {
   return *kCommit == '\0' ? fmt::format("version {}", kVersion) : kCommit;
@@ -264,7 +245,10 @@ Json WholeJson(const Options& options, const std::string& model, const std::stri
 }
 
 Result<ExitCode> Bench(const Options& options, Console& console) {
-  SMOE_TRY_ASSIGN(const std::vector<uint32_t> thread_counts, ParseThreads(options.threads));
+  std::vector<uint32_t> thread_counts = {0};  // the default
+  if (!options.threads.empty()) {
+    SMOE_TRY_ASSIGN(thread_counts, ParseCounts(kThreadCounts, options.threads));
+  }
   SMOE_TRY(engine::CheckBenchOptions(BenchOptionsOf(options)));
   std::optional<BenchLog> log;
   if (!options.log.empty()) {

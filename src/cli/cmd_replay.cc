@@ -1,20 +1,17 @@
 // smoe replay TRACE: what caches of several sizes and policies would have read for it.
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/count_list.h"
 #include "experts/replay.h"
 #include "io/file.h"
 
 namespace smoe::cli {
 
 namespace {
-
-constexpr size_t kSlotCountsMax = 64;  // of one list: each takes a replay of its own
-constexpr size_t kQuotedMax = 40;
 
 struct Options {
   std::string trace;
@@ -37,30 +34,14 @@ struct Row {
   }
 };
 
-Result<std::vector<uint32_t>> ParseSlots(const std::string& text) {
-  std::vector<uint32_t> counts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    uint32_t count = 0;
-    const char* const last = text.data() + end;
-    const auto [stopped_at, error] = std::from_chars(text.data() + begin, last, count);
-    if (error != std::errc() || stopped_at != last || count == 0 ||
-        counts.size() == kSlotCountsMax) {
-      return Invalid("--slots: \"{}\", expected a number above 0, or up to {} as 200,400",
-                     text.substr(0, kQuotedMax), kSlotCountsMax);
-    }
-    counts.push_back(count);
-    begin = end + 1;
-  }
-  return counts;
-}
+// Each size takes a replay of its own.
+constexpr CountList kSlotCounts = {
+    .option = "--slots", .one = "a number above 0", .several = "200,400", .count_max = 64};
 
 // --slots, or eight sizes from a tenth to four fifths of all experts.
 Result<std::vector<uint32_t>> SlotCounts(const Options& options, uint32_t expert_count) {
+  if (!options.slots.empty()) return ParseCounts(kSlotCounts, options.slots);
   std::vector<uint32_t> counts;
-  if (!options.slots.empty()) {
-    return ParseSlots(options.slots);
-  }
   for (uint32_t tenths = 1; tenths <= 8; ++tenths) {
     counts.push_back(std::max(expert_count * tenths / 10, 1U));
   }

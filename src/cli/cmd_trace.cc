@@ -9,6 +9,7 @@
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
 #include "cli/token_ids.h"
+#include "engine/benchmark.h"
 #include "experts/trace.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
@@ -30,16 +31,6 @@ struct Options {
   bool force = false;
 };
 
-// splitmix64: the same tokens on every machine. Source: G. Steele, D. Lea, C. Flood, "Fast
-// splittable pseudorandom number generators", OOPSLA 2014.
-uint64_t NextRandom(uint64_t* state) {
-  *state += 0x9e3779b97f4a7c15U;
-  uint64_t z = *state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31);
-}
-
 Result<std::vector<uint32_t>> Tokens(const Options& options, const store::ModelFiles& files) {
   const int given = (options.tokens.empty() ? 0 : 1) + (options.text.empty() ? 0 : 1) +
                     (options.random_count == 0 ? 0 : 1);
@@ -53,12 +44,7 @@ Result<std::vector<uint32_t>> Tokens(const Options& options, const store::ModelF
   if (options.random_count > kRandomTokensMax) {
     return Invalid("--random: {}, expected at most {}", options.random_count, kRandomTokensMax);
   }
-  std::vector<uint32_t> tokens(options.random_count);
-  uint64_t state = options.seed;
-  for (uint32_t& token : tokens) {
-    token = static_cast<uint32_t>(NextRandom(&state) % files.config.vocab_size);
-  }
-  return tokens;
+  return engine::RandomTokens(options.seed, options.random_count, files.config.vocab_size);
 }
 
 // The lines of one chunk: its rows have each layer's choices side by side, the file goes row by
