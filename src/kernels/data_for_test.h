@@ -101,6 +101,32 @@ inline ActivationData QuantiseRows(const KernelTable& table, std::span<const flo
   return made;
 }
 
+// One row of W times one token, in double precision from WeightAt alone, and the sum of the
+// products' magnitudes, which bounds what rounding may do: with the activations as they are, and
+// with the codes and scales that they became.
+struct RowProduct {
+  double f32 = 0;
+  double f32_magnitude = 0;
+  double int8 = 0;
+  double int8_magnitude = 0;
+};
+
+inline RowProduct MultiplyInDouble(const tensor::WeightView& w, uint32_t row,
+                                   std::span<const float> x, const ActivationData& q) {
+  RowProduct made;
+  for (uint32_t col = 0; col < w.cols; ++col) {
+    const auto weight = static_cast<double>(tensor::WeightAt(w, row, col));
+    const double in_f32 = weight * static_cast<double>(x[col]);
+    const double in_int8 = weight * (static_cast<double>(q.scales[col / kActivationBlock]) *
+                                     static_cast<double>(q.codes[col]));
+    made.f32 += in_f32;
+    made.f32_magnitude += std::fabs(in_f32);
+    made.int8 += in_int8;
+    made.int8_magnitude += std::fabs(in_int8);
+  }
+  return made;
+}
+
 // Output rows [row_begin, row_end); the others keep -1.
 inline std::vector<float> MultiplyInt8(const KernelTable& table, const tensor::WeightView& w,
                                        const QuantisedRows& x, uint32_t row_begin,

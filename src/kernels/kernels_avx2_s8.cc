@@ -15,19 +15,13 @@
 #endif
 #include <immintrin.h>
 
+#include "kernels/int8_tiles.h"
+
 namespace smoe::kernels {
 
 namespace {
 
-constexpr size_t kRows = tensor::kInt8TileRows;
 constexpr size_t kHalves = 2;  // registers of eight rows
-constexpr size_t kGroupCols = tensor::kInt8Group;
-constexpr size_t kTileCols = tensor::kInt8TileCols;
-constexpr size_t kTileBytes = kRows * kTileCols;
-constexpr size_t kTiles = kGroupCols / kTileCols;  // of a block of rows in a group
-constexpr size_t kGroupBytes = kTiles * kTileBytes;
-constexpr size_t kScaleBytes = kRows * sizeof(float);  // of a block of rows in a group
-constexpr size_t kLine = 64;
 
 size_t Min(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -43,35 +37,6 @@ int32_t Load32(const void* at) {
   int32_t word;
   __builtin_memcpy(&word, at, sizeof(word));
   return word;
-}
-
-// One block of rows at one group of columns.
-struct Place {
-  const uint8_t* codes;
-  const uint8_t* scales;
-
-  Place(const PlainWeights& weights, size_t block) {
-    const size_t groups = (weights.cols + kGroupCols - 1) / kGroupCols;
-    codes = weights.data + block * groups * kGroupBytes;
-    scales = weights.scales + block * groups * kScaleBytes;
-  }
-  void ToNextGroup() {
-    codes += kGroupBytes;
-    scales += kScaleBytes;
-  }
-};
-
-// Blocks lie behind one another, so the stream goes on where a block ends. Fetched into the second
-// cache: it waits for more lines at a time than the first. A prefetch cannot fault.
-constexpr size_t kGroupsAhead = 8;
-
-void PrefetchAhead(const Place& place) {
-  const auto codes = reinterpret_cast<uintptr_t>(place.codes) + kGroupsAhead * kGroupBytes;
-  for (size_t i = 0; i < kGroupBytes; i += kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + i), _MM_HINT_T1);
-  }
-  const auto scales = reinterpret_cast<uintptr_t>(place.scales) + kGroupsAhead * kScaleBytes;
-  _mm_prefetch(reinterpret_cast<const char*>(scales), _MM_HINT_T1);
 }
 
 // Sums of a block's rows to those that the range has.

@@ -428,47 +428,31 @@ void MatMulF32Neon(const tensor::WeightView& view, const FloatRows& x, const Mat
   MultiplyNvfp4(weights, x, y);
 }
 
-const KernelTable kNeonKernels = {.name = "neon",
-                                  .runs_here = CpuRunsNeon,
-                                  .matmul_f32 = MatMulF32Neon,
-                                  .matmul_int8 = MatMulInt8Scalar,
-                                  .quantise_row = QuantiseRowNeon,
-                                  .rms_norm = RmsNormNeon,
-                                  .silu_mul = SiluMulNeon,
-                                  .softmax = SoftmaxNeon,
-                                  .sigmoid = SigmoidNeon,
-                                  .add_scaled = AddScaledNeon,
-                                  .to_f16 = ToF16Neon,
-                                  .attend = AttendNeon,
-                                  .merge_attention = MergeAttentionNeon};
+namespace {
 
-const KernelTable kNeonDotKernels = {.name = "neondot",
-                                     .runs_here = CpuRunsNeonDot,
-                                     .matmul_f32 = MatMulF32Neon,
-                                     .matmul_int8 = MatMulInt8NeonDot,
-                                     .quantise_row = QuantiseRowNeon,
-                                     .rms_norm = RmsNormNeon,
-                                     .silu_mul = SiluMulNeon,
-                                     .softmax = SoftmaxNeon,
-                                     .sigmoid = SigmoidNeon,
-                                     .add_scaled = AddScaledNeon,
-                                     .to_f16 = ToF16Neon,
-                                     .attend = AttendNeon,
-                                     .merge_attention = MergeAttentionNeon};
+// The tables differ in their integers alone.
+constexpr KernelTable TableOf(const char* name, decltype(KernelTable::runs_here) runs_here,
+                              decltype(KernelTable::matmul_int8) matmul_int8) {
+  return {.name = name,
+          .runs_here = runs_here,
+          .matmul_f32 = MatMulF32Neon,
+          .matmul_int8 = matmul_int8,
+          .quantise_row = QuantiseRowNeon,
+          .rms_norm = RmsNormNeon,
+          .silu_mul = SiluMulNeon,
+          .softmax = SoftmaxNeon,
+          .sigmoid = SigmoidNeon,
+          .add_scaled = AddScaledNeon,
+          .to_f16 = ToF16Neon,
+          .attend = AttendNeon,
+          .merge_attention = MergeAttentionNeon};
+}
 
-const KernelTable kNeonI8mmKernels = {.name = "neoni8mm",
-                                      .runs_here = CpuRunsNeonI8mm,
-                                      .matmul_f32 = MatMulF32Neon,
-                                      .matmul_int8 = MatMulInt8NeonI8mm,
-                                      .quantise_row = QuantiseRowNeon,
-                                      .rms_norm = RmsNormNeon,
-                                      .silu_mul = SiluMulNeon,
-                                      .softmax = SoftmaxNeon,
-                                      .sigmoid = SigmoidNeon,
-                                      .add_scaled = AddScaledNeon,
-                                      .to_f16 = ToF16Neon,
-                                      .attend = AttendNeon,
-                                      .merge_attention = MergeAttentionNeon};
+}  // namespace
+
+const KernelTable kNeonKernels = TableOf("neon", CpuRunsNeon, MatMulInt8Scalar);
+const KernelTable kNeonDotKernels = TableOf("neondot", CpuRunsNeonDot, MatMulInt8NeonDot);
+const KernelTable kNeonI8mmKernels = TableOf("neoni8mm", CpuRunsNeonI8mm, MatMulInt8NeonI8mm);
 
 }  // namespace smoe::kernels
 #endif

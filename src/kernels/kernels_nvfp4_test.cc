@@ -67,25 +67,15 @@ TEST(ScalarNvfp4, MeetsDoublePrecisionInBothArithmetics) {
     const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w.view, x, 1, 0, 5);
     const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w.view, q.rows, 0, 5);
     for (uint32_t row = 0; row < 5; ++row) {
-      double sums[2] = {};
-      double magnitudes[2] = {};
-      for (uint32_t col = 0; col < cols; ++col) {
-        const auto weight = static_cast<double>(tensor::WeightAt(w.view, row, col));
-        const double codes = static_cast<double>(q.scales[col / kActivationBlock]) *
-                             static_cast<double>(q.codes[col]);
-        sums[0] += weight * static_cast<double>(x[col]);
-        sums[1] += weight * codes;
-        magnitudes[0] += std::fabs(weight * static_cast<double>(x[col]));
-        magnitudes[1] += std::fabs(weight * codes);
-      }
+      const RowProduct expected = MultiplyInDouble(w.view, row, x, q);
       // f32: as in scalar_test.cc. int8: WeightAt rounds once, the product of scales once, the last
       // two products once each, and each of cols / 16 pieces once.
       const double roundings = cols / 16.0 + 6;
-      EXPECT_NEAR(static_cast<double>(in_f32[row]), sums[0],
-                  roundings * kUnitRoundoff * magnitudes[0])
+      EXPECT_NEAR(static_cast<double>(in_f32[row]), expected.f32,
+                  roundings * kUnitRoundoff * expected.f32_magnitude)
           << cols;
-      EXPECT_NEAR(static_cast<double>(in_int8[row]), sums[1],
-                  roundings * kUnitRoundoff * magnitudes[1])
+      EXPECT_NEAR(static_cast<double>(in_int8[row]), expected.int8,
+                  roundings * kUnitRoundoff * expected.int8_magnitude)
           << cols;
     }
   }

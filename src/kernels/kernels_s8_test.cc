@@ -86,24 +86,14 @@ TEST(ScalarS8, MeetsDoublePrecisionInBothArithmetics) {
     const std::vector<float> in_f32 = MultiplyF32(kScalarKernels, w.view, x, 1, 0, 19);
     const std::vector<float> in_int8 = MultiplyInt8(kScalarKernels, w.view, q.rows, 0, 19);
     for (uint32_t row = 0; row < 19; ++row) {
-      double sums[2] = {};
-      double magnitudes[2] = {};
-      for (uint32_t col = 0; col < cols; ++col) {
-        const auto weight = static_cast<double>(tensor::WeightAt(w.view, row, col));
-        const double codes = static_cast<double>(q.scales[col / kActivationBlock]) *
-                             static_cast<double>(q.codes[col]);
-        sums[0] += weight * static_cast<double>(x[col]);
-        sums[1] += weight * codes;
-        magnitudes[0] += std::fabs(weight * static_cast<double>(x[col]));
-        magnitudes[1] += std::fabs(weight * codes);
-      }
+      const RowProduct expected = MultiplyInDouble(w.view, row, x, q);
       // f32: as in scalar_test.cc. int8: WeightAt rounds once, the product of scales once, and each
       // of cols / 64 pieces once.
-      EXPECT_NEAR(static_cast<double>(in_f32[row]), sums[0],
-                  (cols / 16.0 + 6) * kUnitRoundoff * magnitudes[0])
+      EXPECT_NEAR(static_cast<double>(in_f32[row]), expected.f32,
+                  (cols / 16.0 + 6) * kUnitRoundoff * expected.f32_magnitude)
           << cols;
-      EXPECT_NEAR(static_cast<double>(in_int8[row]), sums[1],
-                  (cols / 64.0 + 3) * kUnitRoundoff * magnitudes[1])
+      EXPECT_NEAR(static_cast<double>(in_int8[row]), expected.int8,
+                  (cols / 64.0 + 3) * kUnitRoundoff * expected.int8_magnitude)
           << cols;
     }
   }
