@@ -1,0 +1,42 @@
+#include <utility>
+
+#include "experts/slab_cache.h"
+
+namespace smoe::experts {
+
+// Those that this pass did not want may be evicted like any other.
+void SlabCache::ForgetPrefetched() {
+  for (const uint32_t slot : prefetched_) {
+    if (std::exchange(slots_[slot].is_prefetched, false)) ++stats_.prefetch_wasted_count;
+  }
+  prefetched_.clear();
+}
+
+void SlabCache::Prefetch(std::span<const store::ExpertId> likely, bool yields) {
+  if (!is_in_pass_ || queue_error_) return;
+  likely_yields_ = yields;
+  SMOE_CHECK(likely.size() <= likely_.capacity());
+  likely_.assign(likely.begin(), likely.end());
+  likely_begin_ = 0;
+  if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+// The next of likely_ that is not in memory. False if there is none, or no slot for it.
+bool SlabCache::StartNextPrefetch() {
+  if (likely_yields_ && left_count_ > ready_.size()) return false;
+  // Half of the slots at most: the pass after the next one shall not find all of them new.
+  if (prefetched_.size() >= limit_ / 2) return false;
+  for (; likely_begin_ < likely_.size(); ++likely_begin_) {
+    const std::optional<uint32_t> ordinal = FindOrdinal(store_, likely_[likely_begin_]);
+    if (!ordinal || slot_of_[*ordinal] != kNoSlot) continue;
+    const uint32_t slot = TakeSlot(true);
+    if (slot == kNoSlot) return false;
+    StartLoading(slot, likely_[likely_begin_++], kNotWanted);
+    prefetched_.push_back(slot);
+    ++stats_.prefetch_count;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace smoe::experts
