@@ -39,7 +39,10 @@ struct CacheStats {           // counted since Create()
   uint64_t prefetch_hit_count = 0;   // in memory when the pass began, through Prefetch
   uint64_t prefetch_used_count = 0;  // the next pass wanted it: no hit, and no miss if it was there
   uint64_t prefetch_wasted_count = 0;  // it did not
-  uint64_t gauge_miss_count = 0;       // that would be left with gauge_slot_count() slots
+  // The gauge of one more GiB: misses that would be left with gauge_slot_count() slots, and the
+  // bytes that these would not have read. engine/memory_gauge.h makes a sentence of it.
+  uint64_t gauge_miss_count = 0;
+  uint64_t gauge_saved_bytes = 0;
 };
 
 // An expert handed out by Next: pinned until Release.

@@ -103,6 +103,10 @@ void SlabCache::Want(uint32_t wanted_index) {
 CacheStats SlabCache::stats() const {
   CacheStats stats = stats_;
   stats.gauge_miss_count = gauge_.miss_count();
+  // The shadow reads nothing ahead: what came that way is a read that had to be.
+  const uint64_t needed_count = stats.miss_count + stats.prefetch_hit_count;
+  stats.gauge_saved_bytes =
+      slot_bytes_ * (needed_count - std::min(needed_count, stats.gauge_miss_count));
   return stats;
 }
 
