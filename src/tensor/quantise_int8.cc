@@ -4,17 +4,16 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "base/check.h"
+#include "tensor/quantise_int8_kernels.h"
 
 namespace smoe::tensor {
 namespace {
 
-constexpr float kCodeMax = 127.0F;
-constexpr float kZeroBelow = 0x1p-100F;
-constexpr float kScaleMax = 0x1.020406p+121F;  // the largest with a finite product with 127
-constexpr float kRound = 0x1.8p+23F;           // added and taken away, it rounds half to even
 constexpr uint32_t kInfinityBits = 0x7f800000U;
 constexpr uint64_t kTileBytes = uint64_t{kInt8TileRows} * kInt8TileCols;
 constexpr uint64_t kTilesPerGroup = kInt8Group / kInt8TileCols;
@@ -59,61 +58,46 @@ uint32_t LargestMagnitude(const float* weights) {
 // A group's weights with zeros behind them, so that every loop has one fixed length.
 using GroupWeights = std::array<float, kInt8Group>;
 
-// Sums in lanes, so that they depend on the weights alone and need not wait for one another.
-struct ErrorLanes {
-  static constexpr size_t kCount = 8;
-  double squared_error[kCount] = {};
-  double squared_value[kCount] = {};
-  float error_max[kCount] = {};
+// In f32 the difference is exact: a weight and its code's value are within a factor of two, or the
+// code is 0. One simple loop after the other, which compilers turn into vectors.
+void AddSquares(const float* values, double* lanes) {
+  std::array<double, kInt8Group> squares;
+  for (size_t i = 0; i < kInt8Group; ++i) squares[i] = double{values[i]} * double{values[i]};
+  for (size_t first = 0; first < kInt8Group; first += kInt8ErrorLanes) {
+    for (size_t lane = 0; lane < kInt8ErrorLanes; ++lane) lanes[lane] += squares[first + lane];
+  }
+}
 
-  // In f32 the difference is exact: a weight and its code's value are within a factor of two, or
-  // the code is 0. One simple loop after the other, which compilers turn into vectors.
-  void Add(const float* weights, const GroupWeights& code_values, float scale) {
-    GroupWeights errors;
-    for (size_t i = 0; i < kInt8Group; ++i) errors[i] = weights[i] - code_values[i] * scale;
-    AddSquares(errors.data(), squared_error);
-    AddSquares(weights, squared_value);
-    for (size_t i = 0; i < kInt8Group; ++i) errors[i] = std::fabs(errors[i]);
-    for (size_t first = 0; first < kInt8Group; first += kCount) {
-      for (size_t lane = 0; lane < kCount; ++lane) {
-        error_max[lane] = std::max(error_max[lane], errors[first + lane]);
-      }
+void AddErrors(const float* weights, const GroupWeights& code_values, float scale,
+               Int8Errors* sums) {
+  GroupWeights errors;
+  for (size_t i = 0; i < kInt8Group; ++i) errors[i] = weights[i] - code_values[i] * scale;
+  AddSquares(errors.data(), sums->squared_error);
+  AddSquares(weights, sums->squared_value);
+  for (size_t i = 0; i < kInt8Group; ++i) errors[i] = std::fabs(errors[i]);
+  for (size_t first = 0; first < kInt8Group; first += kInt8ErrorLanes) {
+    for (size_t lane = 0; lane < kInt8ErrorLanes; ++lane) {
+      sums->error_max[lane] = std::max(sums->error_max[lane], errors[first + lane]);
     }
   }
-  static void AddSquares(const float* values, double* lanes) {
-    std::array<double, kInt8Group> squares;
-    for (size_t i = 0; i < kInt8Group; ++i) squares[i] = double{values[i]} * double{values[i]};
-    for (size_t first = 0; first < kInt8Group; first += kCount) {
-      for (size_t lane = 0; lane < kCount; ++lane) lanes[lane] += squares[first + lane];
-    }
-  }
-  QuantisationError Sum(uint64_t weight_count) const {
-    QuantisationError sum;
-    sum.weight_count = weight_count;
-    for (size_t i = 0; i < kCount; ++i) {
-      sum.Add({0, squared_error[i], squared_value[i], double{error_max[i]}});
-    }
-    return sum;
-  }
-};
+}
 
-// Codes of one group, as bytes and as numbers; returns the scale. Requires finite weights.
-float QuantiseGroup(const float* weights, uint32_t largest, GroupCodes* codes,
-                    GroupWeights* code_values) {
-  const auto absmax = std::bit_cast<float>(largest);
-  if (absmax < kZeroBelow) {
-    codes->fill(0);
-    code_values->fill(0);
-    return 0;
+QuantisationError Sum(const Int8Errors& errors, uint64_t weight_count) {
+  QuantisationError sum;
+  sum.weight_count = weight_count;
+  for (size_t i = 0; i < kInt8ErrorLanes; ++i) {
+    sum.Add({0, errors.squared_error[i], errors.squared_value[i], double{errors.error_max[i]}});
   }
-  const float inverse = kCodeMax / absmax;
-  for (size_t i = 0; i < kInt8Group; ++i) {
-    (*code_values)[i] = (weights[i] * inverse + kRound) - kRound;
-  }
-  for (size_t i = 0; i < kInt8Group; ++i) {
-    (*codes)[i] = static_cast<int8_t>(static_cast<int32_t>((*code_values)[i]));
-  }
-  return std::min(absmax / kCodeMax, kScaleMax);
+  return sum;
+}
+
+QuantiseInt8Group* BestQuantiseGroup() {
+#if defined(__x86_64__)
+  const char* const wanted = std::getenv("SMOE_ISA");
+  const bool forced_scalar = wanted != nullptr && std::string_view(wanted) == "scalar";
+  if (!forced_scalar && __builtin_cpu_supports("avx2") != 0) return QuantiseInt8GroupAvx2;
+#endif
+  return QuantiseInt8GroupScalar;
 }
 
 Unexpected NotFinite(std::span<const float> weights, uint64_t row, uint64_t col) {
@@ -126,6 +110,27 @@ Unexpected NotFinite(std::span<const float> weights, uint64_t row, uint64_t col)
 }
 
 }  // namespace
+
+bool QuantiseInt8GroupScalar(const float* weights, int8_t* codes, float* scale,
+                             Int8Errors* errors) {
+  const uint32_t largest = LargestMagnitude(weights);
+  if (largest >= kInfinityBits) return false;
+  const auto absmax = std::bit_cast<float>(largest);
+  GroupWeights code_values = {};
+  *scale = 0;
+  if (absmax >= kInt8ZeroBelow) {
+    const float inverse = kInt8CodeMax / absmax;
+    for (size_t i = 0; i < kInt8Group; ++i) {
+      code_values[i] = (weights[i] * inverse + kInt8Round) - kInt8Round;
+    }
+    *scale = std::min(absmax / kInt8CodeMax, kInt8ScaleMax);
+  }
+  for (size_t i = 0; i < kInt8Group; ++i) {
+    codes[i] = static_cast<int8_t>(static_cast<int32_t>(code_values[i]));
+  }
+  AddErrors(weights, code_values, *scale, errors);
+  return true;
+}
 
 WeightView Int8View(const Int8Target& matrix) {
   return {.format = WeightFormat::kInt8,
@@ -141,9 +146,9 @@ Result<QuantisationError> QuantiseInt8(const Int8Target& matrix, uint32_t first_
   CheckRows(matrix.rows, matrix.cols, matrix.codes.size(), matrix.scales.size(), first_row,
             row_count);
   SMOE_CHECK(weights.size() == uint64_t{row_count} * matrix.cols);
-  ErrorLanes errors;
+  QuantiseInt8Group* const quantise = BestQuantiseGroup();
+  Int8Errors errors;
   GroupCodes codes;
-  GroupWeights code_values;
   GroupWeights padded;
   for (uint64_t i = 0; i < row_count; ++i) {
     const auto row = weights.subspan(i * matrix.cols, matrix.cols);
@@ -155,15 +160,15 @@ Result<QuantisationError> QuantiseInt8(const Int8Target& matrix, uint32_t first_
         std::copy(group.begin(), group.end(), padded.begin());
         whole = padded.data();
       }
-      const uint32_t largest = LargestMagnitude(whole);
-      if (largest >= kInfinityBits) return NotFinite(group, first_row + i, col);
-      const float scale = QuantiseGroup(whole, largest, &codes, &code_values);
-      errors.Add(whole, code_values, scale);
+      float scale = 0;
+      if (!quantise(whole, codes.data(), &scale, &errors)) {
+        return NotFinite(group, first_row + i, col);
+      }
       StoreGroup(matrix, first_row + i, col / kInt8Group, codes, scale);
     }
   }
   if (row_count > 0 && first_row + row_count == matrix.rows) FillPaddingRows(matrix);
-  return errors.Sum(weights.size());
+  return Sum(errors, weights.size());
 }
 
 void TileInt8(const Int8Target& matrix, uint32_t first_row, uint32_t row_count, Bytes row_codes,

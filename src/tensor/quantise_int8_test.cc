@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tensor/dequantise.h"
+#include "tensor/quantise_int8_kernels.h"
 
 namespace smoe::tensor {
 namespace {
@@ -232,6 +233,52 @@ TEST(DequantiseInt8, GivesTheWeightsByRowAndAsAWhole) {
     }
   }
 }
+
+#if defined(__x86_64__)
+TEST(QuantiseInt8, GivesTheSameBitsOnAvx2) {
+  if (__builtin_cpu_supports("avx2") == 0) GTEST_SKIP() << "no AVX2 here";
+  std::vector<float> weights = Normal(size_t{64} * 4000);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    // Magnitudes of every size, halves of steps, zeros of both signs, whole groups that count as 0.
+    const size_t group = i / 64;
+    if (group % 3 == 0) weights[i] *= std::exp2(static_cast<float>(group % 250) - 125);
+    if (group % 5 == 0) weights[i] = (static_cast<float>(i % 255) - 127) * 0.5F;
+    if (i % 11 == 0) weights[i] = -0.0F;
+    if (group % 97 == 0) weights[i] *= 0x1p-120F;
+  }
+  weights[64] = std::numeric_limits<float>::max();
+  Int8Errors scalar_errors;
+  Int8Errors errors;
+  for (size_t first = 0; first < weights.size(); first += 64) {
+    int8_t scalar_codes[64];
+    int8_t codes[64];
+    float scalar_scale = 0;
+    float scale = 0;
+    const float* const group = weights.data() + first;
+    ASSERT_TRUE(QuantiseInt8GroupScalar(group, scalar_codes, &scalar_scale, &scalar_errors));
+    ASSERT_TRUE(QuantiseInt8GroupAvx2(group, codes, &scale, &errors));
+    ASSERT_EQ(std::memcmp(codes, scalar_codes, sizeof(codes)), 0) << "group " << first / 64;
+    ASSERT_EQ(std::bit_cast<uint32_t>(scale), std::bit_cast<uint32_t>(scalar_scale));
+    ASSERT_EQ(std::memcmp(&errors, &scalar_errors, sizeof(errors)), 0) << "group " << first / 64;
+  }
+}
+
+TEST(QuantiseInt8, RefusesWhatIsNotFiniteOnAvx2) {
+  if (__builtin_cpu_supports("avx2") == 0) GTEST_SKIP() << "no AVX2 here";
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()}) {
+    for (size_t at = 0; at < 64; ++at) {
+      std::vector<float> weights = Normal(64);
+      weights[at] = bad;
+      int8_t codes[64];
+      float scale = 0;
+      Int8Errors errors;
+      EXPECT_FALSE(QuantiseInt8GroupAvx2(weights.data(), codes, &scale, &errors));
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace smoe::tensor
