@@ -10,14 +10,16 @@
 namespace smoe::tensor {
 namespace {
 
-constexpr int kVectors = 8;  // of 8 floats, in a group
+constexpr int kHalf = 32;  // weights; a group has two halves
+constexpr int kHalfVectors = kHalf / 8;
 constexpr uint32_t kInfinityBits = 0x7f800000U;
 
-uint32_t LargestMagnitude(const __m256* weights) {
+uint32_t LargestMagnitude(const float* weights) {
   const __m256 sign = _mm256_set1_ps(-0.0F);
   __m256i largest = _mm256_setzero_si256();
-  for (int v = 0; v < kVectors; ++v) {
-    largest = _mm256_max_epu32(largest, _mm256_castps_si256(_mm256_andnot_ps(sign, weights[v])));
+  for (int i = 0; i < 2 * kHalf; i += 8) {
+    const __m256 magnitude = _mm256_andnot_ps(sign, _mm256_loadu_ps(weights + i));
+    largest = _mm256_max_epu32(largest, _mm256_castps_si256(magnitude));
   }
   __m128i half =
       _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
@@ -26,65 +28,67 @@ uint32_t LargestMagnitude(const __m256* weights) {
   return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
 }
 
-// Four vectors of whole numbers as bytes, in their order.
-void StoreCodes(const __m256* values, int8_t* codes) {
-  const __m256i low =
-      _mm256_packs_epi32(_mm256_cvttps_epi32(values[0]), _mm256_cvttps_epi32(values[1]));
-  const __m256i high =
-      _mm256_packs_epi32(_mm256_cvttps_epi32(values[2]), _mm256_cvttps_epi32(values[3]));
+// The lanes of Int8Errors in registers.
+struct Sums {
+  __m256d error[2];
+  __m256d value[2];
+  __m256 error_max;
+};
+
+void AddSquares(__m256 values, __m256d* sums) {
+  const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
+  const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
+  sums[0] = _mm256_add_pd(sums[0], _mm256_mul_pd(low, low));
+  sums[1] = _mm256_add_pd(sums[1], _mm256_mul_pd(high, high));
+}
+
+// 32 weights to codes. `inverse` 0: all codes are 0.
+void QuantiseHalf(const float* weights, __m256 inverse, __m256 scale, int8_t* codes, Sums* sums) {
+  const __m256 round = _mm256_set1_ps(kInt8Round);
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  __m256i whole[kHalfVectors];
+  for (int v = 0; v < kHalfVectors; ++v) {
+    const __m256 weight = _mm256_loadu_ps(weights + 8 * v);
+    const __m256 code = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(weight, inverse), round), round);
+    const __m256 distance = _mm256_sub_ps(weight, _mm256_mul_ps(code, scale));
+    whole[v] = _mm256_cvttps_epi32(code);
+    sums->error_max = _mm256_max_ps(sums->error_max, _mm256_andnot_ps(sign, distance));
+    AddSquares(distance, sums->error);
+    AddSquares(weight, sums->value);
+  }
+  const __m256i low = _mm256_packs_epi32(whole[0], whole[1]);
+  const __m256i high = _mm256_packs_epi32(whole[2], whole[3]);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), bytes);
 }
 
-void AddSquares(const __m256* values, double* lanes) {
-  __m256d low = _mm256_loadu_pd(lanes);
-  __m256d high = _mm256_loadu_pd(lanes + 4);
-  for (int v = 0; v < kVectors; ++v) {
-    const __m256d first = _mm256_cvtps_pd(_mm256_castps256_ps128(values[v]));
-    const __m256d second = _mm256_cvtps_pd(_mm256_extractf128_ps(values[v], 1));
-    low = _mm256_add_pd(low, _mm256_mul_pd(first, first));
-    high = _mm256_add_pd(high, _mm256_mul_pd(second, second));
-  }
-  _mm256_storeu_pd(lanes, low);
-  _mm256_storeu_pd(lanes + 4, high);
-}
-
 }  // namespace
 
 bool QuantiseInt8GroupAvx2(const float* weights, int8_t* codes, float* scale, Int8Errors* errors) {
-  __m256 loaded[kVectors];
-  for (int v = 0; v < kVectors; ++v) loaded[v] = _mm256_loadu_ps(weights + 8 * v);
-  const uint32_t largest = LargestMagnitude(loaded);
+  const uint32_t largest = LargestMagnitude(weights);
   if (largest >= kInfinityBits) return false;
   const float absmax =
       _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(largest))));
-  __m256 values[kVectors];
-  if (absmax < kInt8ZeroBelow) {
-    for (int v = 0; v < kVectors; ++v) values[v] = _mm256_setzero_ps();
-    *scale = 0;
-  } else {
-    const __m256 inverse = _mm256_set1_ps(kInt8CodeMax / absmax);
-    const __m256 round = _mm256_set1_ps(kInt8Round);
-    for (int v = 0; v < kVectors; ++v) {
-      values[v] = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(loaded[v], inverse), round), round);
-    }
+  float inverse = 0;
+  *scale = 0;
+  if (absmax >= kInt8ZeroBelow) {
+    inverse = kInt8CodeMax / absmax;
     const float wanted = absmax / kInt8CodeMax;
     *scale = wanted < kInt8ScaleMax ? wanted : kInt8ScaleMax;
   }
-  StoreCodes(values, codes);
-  StoreCodes(values + 4, codes + 32);
-  const __m256 scales = _mm256_set1_ps(*scale);
-  const __m256 sign = _mm256_set1_ps(-0.0F);
-  __m256 distances[kVectors];
-  __m256 error_max = _mm256_loadu_ps(errors->error_max);
-  for (int v = 0; v < kVectors; ++v) {
-    distances[v] = _mm256_sub_ps(loaded[v], _mm256_mul_ps(values[v], scales));
-    error_max = _mm256_max_ps(error_max, _mm256_andnot_ps(sign, distances[v]));
+  Sums sums = {{_mm256_loadu_pd(errors->squared_error), _mm256_loadu_pd(errors->squared_error + 4)},
+               {_mm256_loadu_pd(errors->squared_value), _mm256_loadu_pd(errors->squared_value + 4)},
+               _mm256_loadu_ps(errors->error_max)};
+  for (int first = 0; first < 2 * kHalf; first += kHalf) {
+    QuantiseHalf(weights + first, _mm256_set1_ps(inverse), _mm256_set1_ps(*scale), codes + first,
+                 &sums);
   }
-  _mm256_storeu_ps(errors->error_max, error_max);
-  AddSquares(distances, errors->squared_error);
-  AddSquares(loaded, errors->squared_value);
+  _mm256_storeu_pd(errors->squared_error, sums.error[0]);
+  _mm256_storeu_pd(errors->squared_error + 4, sums.error[1]);
+  _mm256_storeu_pd(errors->squared_value, sums.value[0]);
+  _mm256_storeu_pd(errors->squared_value + 4, sums.value[1]);
+  _mm256_storeu_ps(errors->error_max, sums.error_max);
   return true;
 }
 
