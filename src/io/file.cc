@@ -230,7 +230,7 @@ Status File::Sync() const {
                                                              path_, ErrorText(error))));
 }
 
-// Both are hints: a refusal costs speed and nothing else.
+// These are hints: a refusal costs speed and nothing else.
 void File::StartWriteback(uint64_t offset, uint64_t size) const {
   (void)::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(size),
                           SYNC_FILE_RANGE_WRITE);
@@ -239,6 +239,11 @@ void File::StartWriteback(uint64_t offset, uint64_t size) const {
 void File::DropFromPageCache(uint64_t offset, uint64_t size) const {
   (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size),
                         POSIX_FADV_DONTNEED);
+}
+
+void File::ReadAhead(uint64_t offset, uint64_t size) const {
+  (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size),
+                        POSIX_FADV_WILLNEED);
 }
 
 bool IsDirectAligned(Bytes bytes, uint64_t offset) {

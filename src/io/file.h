@@ -56,6 +56,8 @@ class File {
   // Hands the range to the drive without waiting, so that a long write never ends in a long Sync.
   void StartWriteback(uint64_t offset, uint64_t size) const;
   void DropFromPageCache(uint64_t offset, uint64_t size) const;
+  // The drive begins to read the range into the page cache; nobody waits for it.
+  void ReadAhead(uint64_t offset, uint64_t size) const;
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

@@ -27,6 +27,8 @@ using tensor::WeightFormat;
 // taken in whole tiles, and whole groups of q4.
 constexpr uint64_t kJobWeights = uint64_t{1} << 18;
 constexpr uint64_t kJobRows = 32;
+// Jobs of a thread that the drive is ahead of it.
+constexpr size_t kJobsAhead = 16;
 
 DType DTypeOf(WeightFormat format) {
   if (format == WeightFormat::kF16) return DType::kF16;
@@ -224,7 +226,11 @@ class TrunkReader {
   Status Run(ThreadPool& pool) {
     pool.ParallelFor(jobs_.size(), 1, [&](size_t begin, size_t end) {
       const std::unique_ptr<Staging> staging = Borrow();
-      for (size_t i = begin; i < end; ++i) RunJob(i, staging.get());
+      for (size_t i = begin; i < begin + kJobsAhead; ++i) ReadAhead(i);
+      for (size_t i = begin; i < end; ++i) {
+        ReadAhead(i + kJobsAhead);
+        RunJob(i, staging.get());
+      }
       Return(std::move(*staging));
     });
     // Pages at the ends of jobs, and what was read ahead behind them.
@@ -272,12 +278,30 @@ class TrunkReader {
     failure_ = Unexpected(std::move(done.error()));
   }
 
+  // Where rows of a piece lie, but for their scales, which are few.
+  struct Place {
+    const io::File& file;
+    uint64_t offset;
+    uint64_t size;
+  };
+  Place PlaceOf(const TrunkPiece& piece, uint64_t first_row, uint64_t row_count) const {
+    const checkpoint::TensorInfo& info = *piece.source.codes.info;
+    const uint64_t row_bytes = piece.rows == 0 ? 0 : info.size / piece.rows;
+    return {files_.trunk.files()[info.file_index], info.offset + first_row * row_bytes,
+            row_count * row_bytes};
+  }
+
+  void ReadAhead(size_t index) const {
+    if (index >= jobs_.size()) return;
+    const Job& job = jobs_[index];
+    const Place place = PlaceOf(plan_.pieces[job.piece_index], job.first_row, job.row_count);
+    place.file.ReadAhead(place.offset, place.size);
+  }
+
   void Drop(const TrunkPiece& piece, uint64_t first_row, uint64_t row_count) const {
     if (!drops_page_cache_ || piece.rows == 0) return;
-    const checkpoint::TensorInfo& info = *piece.source.codes.info;
-    const uint64_t row_bytes = info.size / piece.rows;
-    files_.trunk.files()[info.file_index].DropFromPageCache(info.offset + first_row * row_bytes,
-                                                            row_count * row_bytes);
+    const Place place = PlaceOf(piece, first_row, row_count);
+    place.file.DropFromPageCache(place.offset, place.size);
   }
 
   const store::ModelFiles& files_;
