@@ -72,12 +72,17 @@ void OpenKeeper(const Budget& budget, const EngineOptions& options, Parts* parts
                                               budget.limit.bytes / kFloorDivisor, kFloorBytesMax)});
 }
 
+// What a drive of 2 GB/s fills in a quarter of a second: the pages are there before its reads, and
+// who asks for little takes little.
+constexpr uint64_t kPagesAheadBytes = uint64_t{512} << 20;
+
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = budget.slot_count}));
   if (InterleaveOverNodes(parts->cache->slab())) {
     parts->choices.push_back("memory nodes: the expert cache takes pages of all in turn");
   }
+  parts->cache->TakePagesAhead(kPagesAheadBytes);
   SMOE_TRY_ASSIGN(parts->backend,
                   experts::MakeLocalBackend(
                       *parts->files.experts, *parts->cache, *parts->pool, *parts->kernels,

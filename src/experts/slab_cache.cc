@@ -51,6 +51,7 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
 SlabCache::~SlabCache() {
   const Status status = Abandon();
   // With a broken queue nobody knows whether the kernel still writes into the slab: it must stay.
+  filler_.reset();
   if (!status) slab_.Leak();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/page_filler.h"
 #include "base/result.h"
 #include "experts/eviction.h"
 #include "experts/expert_cache.h"
@@ -67,6 +68,9 @@ class SlabCache final : public ExpertCache {
   void Release(const ReadyExpert& expert) override;
   Status Abandon() override;
   Status SetSlotLimit(uint32_t slot_count) override;
+  void TakePagesAhead(uint64_t bytes) override {
+    filler_ = PageFiller::Start(slab_.bytes(), bytes);
+  }
   uint32_t slot_count() const override { return limit_; }
   uint32_t slot_capacity() const override { return static_cast<uint32_t>(slots_.size()); }
   uint32_t gauge_slot_count() const override { return gauge_.slot_count(); }
@@ -104,6 +108,7 @@ class SlabCache final : public ExpertCache {
   io::ReadQueue& queue_;
   const uint64_t slot_bytes_;
   AlignedBuffer slab_;
+  std::unique_ptr<PageFiller> filler_;  // of slab_; null: none
   Slots slots_;
   uint32_t limit_;                 // slots from here on are free, in no list, and have no memory
   std::vector<uint32_t> slot_of_;  // by ordinal; kNoSlot: absent

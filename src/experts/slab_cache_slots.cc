@@ -13,6 +13,7 @@ Status SlabCache::SetSlotLimit(uint32_t slot_count) {
   const uint32_t limit = std::clamp(slot_count, 1U, slot_capacity());
   for (; limit_ < limit; ++limit_) free_.PushBack(limit_);
   if (limit == limit_) return Ok();
+  filler_.reset();
   while (resident_.size() > limit) {
     const uint32_t slot = EvictLeast(false);
     slots_[slot].state = SlotState::kFree;

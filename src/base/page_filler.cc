@@ -1,0 +1,79 @@
+#include "base/page_filler.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <limits>
+#include <system_error>
+
+#include "base/memory.h"
+
+namespace smoe {
+
+namespace {
+
+constexpr uint64_t kStop = std::numeric_limits<uint64_t>::max();
+
+#if !defined(MADV_POPULATE_WRITE)
+constexpr int MADV_POPULATE_WRITE = 23;  // since Linux 5.14; older headers lack it
+#endif
+
+}  // namespace
+
+std::unique_ptr<PageFiller> PageFiller::Start(MutableBytes memory, uint64_t ahead_bytes) {
+  auto filler = std::unique_ptr<PageFiller>(new PageFiller(memory, ahead_bytes));
+  // The standard library reports a refused thread in no other way.
+  try {
+    filler->thread_ = std::thread([raw = filler.get()] { raw->Run(); });
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+  return filler;
+}
+
+PageFiller::PageFiller(MutableBytes memory, uint64_t ahead_bytes)
+    : memory_(memory), ahead_bytes_(std::min<uint64_t>(ahead_bytes, memory.size())) {
+  goal_ = ahead_bytes_;
+}
+
+void PageFiller::Use(uint64_t bytes) {
+  const uint64_t goal = std::min<uint64_t>(bytes, memory_.size() - ahead_bytes_) + ahead_bytes_;
+  if (goal <= goal_.load(std::memory_order_relaxed)) return;
+  goal_.store(goal, std::memory_order_release);
+  goal_.notify_all();
+}
+
+void PageFiller::Stop() {
+  if (!thread_.joinable()) return;
+  goal_.store(kStop, std::memory_order_release);
+  goal_.notify_all();
+  thread_.join();
+}
+
+void PageFiller::AwaitRest() const {
+  for (uint64_t filled = filled_.load(); filled < goal_.load(); filled = filled_.load()) {
+    filled_.wait(filled);
+  }
+}
+
+// One huge page after the other, cut where they begin, so that each comes whole.
+void PageFiller::Run() {
+  const uint64_t misfit = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePageBytes;
+  for (uint64_t at = 0; at < memory_.size();) {
+    const uint64_t goal = goal_.load(std::memory_order_acquire);
+    if (goal == kStop) return;
+    if (at >= goal) {
+      goal_.wait(goal, std::memory_order_acquire);
+      continue;
+    }
+    const uint64_t end =
+        std::min<uint64_t>(RoundUp(at + misfit + 1, kHugePageBytes) - misfit, memory_.size());
+    // A refusal costs time later and nothing else; the next piece would be refused as well.
+    const bool refused = madvise(memory_.data() + at, end - at, MADV_POPULATE_WRITE) != 0;
+    at = refused ? memory_.size() : end;
+    filled_.store(at, std::memory_order_release);
+    filled_.notify_all();
+  }
+}
+
+}  // namespace smoe
