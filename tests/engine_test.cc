@@ -94,29 +94,6 @@ TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(together[ids[i]].tokens, alone[i]) << i;
 }
 
-// A: S + one, B: S + two, A again, a shorter prefix of A, A with an early change.
-TEST(Engine, AConversationResumedEqualsAColdStart) {
-  auto engine = OpenTiny({}).value();
-  const std::vector<uint32_t> system = Prompt(1, 300);
-  const auto with = [&](std::vector<uint32_t> tail) {
-    std::vector<uint32_t> tokens = system;
-    tokens.insert(tokens.end(), tail.begin(), tail.end());
-    return tokens;
-  };
-  std::vector<uint32_t> changed = with({10, 11, 12});
-  changed[3] = 99;
-  const std::vector<std::vector<uint32_t>> prompts = {with({10, 11, 12}), with({20, 21}),
-                                                      with({10, 11, 12}), Prompt(1, 280), changed};
-  for (const auto& prompt : prompts) {
-    const Outcome cold = RunAlone(*engine, MakeRequest(prompt, 8));
-    Request warm_request = MakeRequest(prompt, 8);
-    warm_request.conversation = 7;
-    EXPECT_EQ(RunAlone(*engine, warm_request).tokens, cold.tokens);
-  }
-  // Reused: nothing, S, S, 280 - 1 (the last token runs again), 3.
-  EXPECT_EQ(engine->stats().reused_token_count, 0u + 300 + 300 + 279 + 3);
-}
-
 TEST(Engine, EndsAtAStopIdWithoutDeliveringIt) {
   auto engine = OpenTiny({}).value();
   const Outcome free = RunAlone(*engine, MakeRequest(Prompt(3, 9), 20));

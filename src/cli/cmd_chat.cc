@@ -18,8 +18,6 @@ namespace smoe::cli {
 
 namespace {
 
-constexpr uint64_t kConversationNumber = 1;
-
 constexpr char kHelpText[] =
     "  /system TEXT  starts anew with this system message (without TEXT: without one)\n"
     "  /reset        forgets the conversation\n"
@@ -171,7 +169,6 @@ class Chat {
     request.sampling = sampling_;
     sampling_.seed += 1;  // each turn has its own numbers
     request.token_count_max = options_.token_count;
-    request.conversation = kConversationNumber;
     for (const text::StopId& stop : text_.stop_ids()) request.stop_ids.push_back(stop.id);
     return request;
   }

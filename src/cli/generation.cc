@@ -135,6 +135,8 @@ Json StatsJson(const engine::EngineStats& before, const engine::EngineStats& aft
   Json json;
   json.Set("prompt_tokens", cost.prompt_tokens)
       .Set("reused_tokens", cost.reused_tokens)
+      .Set("kv_pages_kept", after.kv.kept_count)
+      .Set("kv_pages_forgotten", after.kv.forgotten_count - before.kv.forgotten_count)
       .Set("generated_tokens", uint64_t{answer.tokens.size()})
       .Set("first_token_seconds", answer.first_token_seconds)
       .Set("decode_seconds", answer.decode_seconds)

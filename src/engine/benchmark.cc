@@ -85,6 +85,7 @@ Result<RequestTimes> RunRequest(Engine& engine, std::span<const uint32_t> tokens
   Request request;
   request.prompt.assign(prompt.begin(), prompt.end());
   request.continuation.assign(known.begin(), known.end());
+  request.shares_prefix = false;
   // The first token comes with the prompt's last step, each further one takes a step of its own.
   request.token_count_max = known.size() + 1;
   RequestTimes times;

@@ -44,8 +44,6 @@ StepTimes StepTimes::Since(const StepTimes& before) const {
 
 namespace {
 
-constexpr size_t kConversationMax = 4;  // whose keys and values are kept
-
 // A request in progress.
 struct Running {
   uint64_t id = 0;
@@ -55,13 +53,6 @@ struct Running {
   bool cancelled = false;
   model::KvSequence kv;
   Sampler sampler;
-};
-
-// What is left of a conversation's last request: keys and values of `tokens`.
-struct Conversation {
-  uint64_t number = 0;
-  std::vector<uint32_t> tokens;
-  model::KvSequence kv;
 };
 
 class EngineImpl final : public Engine {
@@ -94,8 +85,7 @@ class EngineImpl final : public Engine {
 
  private:
   Status CheckTokens(std::span<const uint32_t> tokens) const;
-  model::KvSequence ResumeConversation(const Request& request);
-  void KeepConversation(Running* running);
+  void AdoptPrefix(Running* running);
   StepTimes ReadClocks() const;
   void PlanRows();
   Status RunRows();
@@ -106,7 +96,6 @@ class EngineImpl final : public Engine {
 
   Parts parts_;
   std::vector<std::unique_ptr<Running>> running_;
-  std::vector<Conversation> conversations_;  // in the order of their last use
   std::vector<Progress> progress_;
   std::vector<Turn> turns_;
   std::vector<model::SequenceRows> rows_;
@@ -139,41 +128,22 @@ Result<uint64_t> EngineImpl::Submit(Request request) {
                      parts_.batch_max);
   }
   Sampler sampler(request.sampling, config().vocab_size, *parts_.kernels);
-  model::KvSequence kv = ResumeConversation(request);
-  stats_.reused_token_count += kv.token_count();
   std::vector<uint32_t> tokens = request.prompt;
   tokens.reserve(std::min(parts_.context_tokens, tokens.size() + request.token_count_max));
   running_.push_back(
       std::unique_ptr<Running>(new Running{next_id_++, std::move(request), std::move(tokens), 0,
-                                           false, std::move(kv), std::move(sampler)}));
+                                           false, parts_.kv->NewSequence(), std::move(sampler)}));
   return running_.back()->id;
 }
 
-// The longest common prefix of the conversation's tokens and the prompt is kept; at least the last
-// token runs again, since its logits are needed.
-model::KvSequence EngineImpl::ResumeConversation(const Request& request) {
-  const auto found = std::find_if(
-      conversations_.begin(), conversations_.end(),
-      [&](const Conversation& c) { return c.number == request.conversation && c.number != 0; });
-  if (found == conversations_.end()) return parts_.kv->NewSequence();
-  const auto& prompt = request.prompt;
-  const size_t shared = std::min(found->tokens.size(), prompt.size() - 1);
-  const auto end = prompt.begin() + static_cast<ptrdiff_t>(shared);
-  const auto [differs, unused] = std::mismatch(prompt.begin(), end, found->tokens.begin());
-  model::KvSequence kv = std::move(found->kv);
-  kv.Truncate(static_cast<size_t>(differs - prompt.begin()));
-  conversations_.erase(found);
-  return kv;
-}
-
-void EngineImpl::KeepConversation(Running* running) {
-  if (running->request.conversation == 0) return;
-  running->tokens.resize(running->kv.token_count());
-  std::erase_if(conversations_,
-                [&](const Conversation& c) { return c.number == running->request.conversation; });
-  if (conversations_.size() == kConversationMax) conversations_.erase(conversations_.begin());
-  conversations_.push_back(
-      {running->request.conversation, std::move(running->tokens), std::move(running->kv)});
+// Looks again before each step: a request that runs beside this one may have come further. At least
+// the last token is computed here, since its logits are needed.
+void EngineImpl::AdoptPrefix(Running* running) {
+  const size_t known_count = running->tokens.size();
+  const size_t before = running->kv.token_count();
+  if (!running->request.shares_prefix || known_count - before < 2) return;
+  running->kv.Adopt(std::span<const uint32_t>(running->tokens).first(known_count - 1));
+  stats_.reused_token_count += running->kv.token_count() - before;
 }
 
 void EngineImpl::Cancel(uint64_t request_id) {
@@ -195,11 +165,11 @@ Result<std::span<const TokenEvent>> EngineImpl::Step() {
   return std::span<const TokenEvent>(events_);
 }
 
-// Fills turns_ and rows_, leaving out (and ending) requests for which no page is left. Pages that
-// only past conversations hold are taken back first, the oldest conversation's before the others.
+// Fills turns_ and rows_, leaving out (and ending) requests for which no page is left.
 void EngineImpl::PlanRows() {
   progress_.clear();
   for (const auto& running : running_) {
+    AdoptPrefix(running.get());
     progress_.push_back({running->tokens.size(), running->kv.token_count()});
   }
   PlanStep(progress_, parts_.limits, &turns_);
@@ -207,10 +177,6 @@ void EngineImpl::PlanRows() {
   std::erase_if(turns_, [&](const Turn& turn) {
     Running* running = running_[turn.request_index].get();
     Status room = running->kv.Reserve(turn.first + turn.count);
-    while (!room && !conversations_.empty()) {
-      conversations_.erase(conversations_.begin());
-      room = running->kv.Reserve(turn.first + turn.count);
-    }
     if (!room) {
       Finish(running, FinishReason::kFailed, {}, std::move(room.error()));
       return true;
@@ -238,7 +204,7 @@ Status EngineImpl::RunRows() {
   bool has_prompt = false;
   for (model::SequenceFailure& failure : result.failures) {
     Running* running = running_[turns_[failure.sequence].request_index].get();
-    running->request.conversation = 0;  // its keys and values are worth nothing
+    running->request.shares_prefix = false;  // its keys and values are worth nothing
     Finish(running, FinishReason::kFailed, {}, std::move(failure.error));
   }
   size_t logit_row = 0;
@@ -248,6 +214,7 @@ Status EngineImpl::RunRows() {
         running->request.prompt.size() - std::min(running->request.prompt.size(), turn.first);
     stats_.prompt_token_count += std::min(prompt_left, turn.count);
     has_prompt |= prompt_left != 0;
+    if (running->request.shares_prefix && running->id != 0) running->kv.Keep(running->tokens);
     if (!turn.is_last) continue;
     const size_t vocab_size = config().vocab_size;
     const auto logits = result.logits.subspan(logit_row++ * vocab_size, vocab_size);
@@ -287,7 +254,7 @@ void EngineImpl::Finish(Running* running, FinishReason reason, std::optional<uin
   if (running->id == 0) return;
   events_.push_back({running->id, token, reason, std::move(error)});
   running->id = 0;
-  KeepConversation(running);
+  if (running->request.shares_prefix) running->kv.Retire(running->tokens);
 }
 
 void EngineImpl::RemoveFinished() {
@@ -298,7 +265,6 @@ Status EngineImpl::Evaluate(std::span<const uint32_t> tokens, model::StepTaps wa
                             const LogitSink& sink) {
   SMOE_CHECK(idle() && parts_.logit_row_max >= parts_.limits.chunk_tokens);
   SMOE_TRY(CheckTokens(tokens));
-  conversations_.clear();
   model::KvSequence kv = parts_.kv->NewSequence();
   for (size_t first = 0; first < tokens.size();) {
     const size_t count = std::min(parts_.limits.chunk_tokens, tokens.size() - first);
@@ -344,6 +310,11 @@ EngineStats EngineImpl::stats() const {
   EngineStats stats = stats_;
   stats.cache = parts_.backend->stats();
   stats.expert_compute_ns = parts_.backend->compute_ns();
+  const model::PagePool& pool = parts_.kv->pool();
+  stats.kv = {.page_count = pool.page_count(),
+              .running_count = pool.page_count() - pool.unused_count(),
+              .kept_count = pool.kept_unused_count(),
+              .forgotten_count = pool.forgotten_count()};
   if (parts_.keeper) stats.guard = parts_.keeper->stats();
   return stats;
 }

@@ -3,6 +3,9 @@
 // Requests are submitted and then advanced together, one Step() at a time: every running request
 // gives its next chunk of prompt or its next token to one forward pass of the whole batch.
 //
+// Finished requests leave their keys and values, as long as no running one needs the room: a
+// request computes only what follows the longest beginning that any of them has (model/kv_cache.h).
+//
 // Threads: one owner calls everything. Memory is taken in Open; none per token.
 #pragma once
 
@@ -62,9 +65,9 @@ struct Request {
   // Taken one by one in place of the tokens that were drawn, while there are any: whoever measures
   // goes along tokens that he knows. Requires ids inside the vocabulary (checked).
   std::vector<uint32_t> continuation;
-  // Requests of one conversation share a number; the engine keeps the last one's keys and values
-  // and computes only what differs. 0: none. The answer has the same bits either way.
-  uint64_t conversation = 0;
+  // Begins with the keys and values that any earlier request left for the same first tokens, and
+  // leaves its own. The answer has the same bits either way; off for whoever measures.
+  bool shares_prefix = true;
 };
 
 // What a step did for one request.
@@ -85,14 +88,23 @@ struct StepTimes {
   StepTimes Since(const StepTimes& before) const;  // what was counted in between
 };
 
+// Pages of keys and values, kKvPageTokens tokens each.
+struct KvUse {
+  uint64_t page_count = 0;
+  uint64_t running_count = 0;    // of requests that run
+  uint64_t kept_count = 0;       // of finished ones, for requests that begin alike
+  uint64_t forgotten_count = 0;  // were kept, and went to others since the start
+};
+
 struct EngineStats {
   uint64_t step_count = 0;
   uint64_t prompt_token_count = 0;  // computed in prefill
-  uint64_t reused_token_count = 0;  // of prompts, found in their conversation
+  uint64_t reused_token_count = 0;  // of prompts, found as another request left them
   uint64_t generated_token_count = 0;
   StepTimes prefill;  // steps that held prompt rows
   StepTimes decode;   // the other steps
   uint64_t decode_step_count = 0;
+  KvUse kv;
   experts::CacheStats cache;
   uint64_t expert_compute_ns = 0;
   GuardStats guard;  // all 0 without one

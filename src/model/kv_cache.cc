@@ -17,7 +17,9 @@ size_t HeadBytes(const KvShape& shape) {
   return 2 * kKvPageTokens * shape.head_dim() * kernels::KvElementBytes(shape.kind);
 }
 
-size_t PageBytes(const KvShape& shape) { return HeadBytes(shape) * shape.key_value_heads; }
+size_t LayerBytes(const KvShape& shape) { return HeadBytes(shape) * shape.key_value_heads; }
+
+size_t PageBytes(const KvShape& shape) { return LayerBytes(shape) * shape.layer_count; }
 
 // `count` elements of kBytes each into every stride-th place.
 template <size_t kBytes>
@@ -72,32 +74,35 @@ KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
   cache_ = std::exchange(other.cache_, nullptr);
   token_count_ = std::exchange(other.token_count_, 0);
   page_count_ = std::exchange(other.page_count_, 0);
+  kept_count_ = std::exchange(other.kept_count_, 0);
   page_capacity_ = std::exchange(other.page_capacity_, 0);
+  numbers_ = std::move(other.numbers_);
   pages_ = std::move(other.pages_);
   return *this;
 }
 
 KvSequence::~KvSequence() { DropPagesFrom(0); }
 
+void KvSequence::PutPage(size_t index, uint32_t page) {
+  const KvShape& shape = cache_->shape_;
+  numbers_[index] = page;
+  std::byte* const data = cache_->memory_.data() + page * PageBytes(shape);
+  for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
+    pages_[layer * page_capacity_ + index] = data + layer * LayerBytes(shape);
+  }
+}
+
 Status KvSequence::Reserve(size_t count) {
   SMOE_CHECK(cache_ != nullptr);
-  const KvShape& shape = cache_->shape_;
-  const size_t wanted = static_cast<size_t>(CeilDiv(count, kKvPageTokens));
-  if (wanted <= page_count_) return Ok();
-  const size_t free_per_layer = cache_->free_pages_.size() / shape.layer_count;
-  if (wanted - page_count_ > free_per_layer) {
+  PagePool& pool = cache_->pool_;
+  const auto wanted = static_cast<size_t>(CeilDiv(count, kKvPageTokens));
+  if (wanted > page_count_ && wanted - page_count_ > pool.unused_count()) {
     return Exhausted(
         "KV cache: {} tokens asked for one sequence, {} fit now; raise --context or wait for "
         "another request to end",
-        count, (page_count_ + free_per_layer) * kKvPageTokens);
+        count, (page_count_ + pool.unused_count()) * kKvPageTokens);
   }
-  for (size_t page = page_count_; page < wanted; ++page) {
-    for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
-      pages_[layer * page_capacity_ + page] = cache_->free_pages_.back();
-      cache_->free_pages_.pop_back();
-    }
-  }
-  page_count_ = wanted;
+  while (page_count_ < wanted) PutPage(page_count_++, *pool.Take());
   return Ok();
 }
 
@@ -107,18 +112,85 @@ void KvSequence::SetTokenCount(size_t count) {
 }
 
 void KvSequence::Truncate(size_t count) {
+  SMOE_CHECK(count >= kept_count_ * kKvPageTokens);
   token_count_ = std::min(token_count_, count);
   DropPagesFrom(static_cast<size_t>(CeilDiv(count, kKvPageTokens)));
 }
 
 void KvSequence::DropPagesFrom(size_t page_count) {
-  if (cache_ == nullptr) return;
-  while (page_count_ > page_count) {
-    --page_count_;
-    for (uint32_t layer = 0; layer < cache_->shape_.layer_count; ++layer) {
-      cache_->free_pages_.push_back(pages_[layer * page_capacity_ + page_count_]);
+  while (page_count_ > page_count) cache_->pool_.GiveBack(numbers_[--page_count_]);
+  kept_count_ = std::min(kept_count_, page_count_);
+}
+
+uint32_t KvSequence::LastKept() const {
+  return kept_count_ == 0 ? PagePool::kRoot : numbers_[kept_count_ - 1];
+}
+
+void KvSequence::Adopt(std::span<const uint32_t> tokens) {
+  PagePool& pool = cache_->pool_;
+  for (;;) {
+    const size_t first = kept_count_ * kKvPageTokens;
+    if (first >= tokens.size()) return;
+    const size_t count = std::min(kKvPageTokens, tokens.size() - first);
+    const std::optional<PagePool::Found> found =
+        pool.Find(LastKept(), tokens.subspan(first, count));
+    if (!found) return;
+    if (found->token_count < kKvPageTokens) {
+      if (first + found->token_count > token_count_) CopyPage(*found);
+      return;
     }
+    pool.Use(found->page);
+    if (kept_count_ < page_count_) {
+      pool.GiveBack(numbers_[kept_count_]);
+    } else {
+      ++page_count_;
+    }
+    PutPage(kept_count_++, found->page);
+    token_count_ = std::max(token_count_, kept_count_ * kKvPageTokens);
   }
+}
+
+// The page behind the kept ones becomes a copy of the one that was found.
+void KvSequence::CopyPage(const PagePool::Found& found) {
+  PagePool& pool = cache_->pool_;
+  pool.Use(found.page);  // or it might be the one that is taken
+  if (kept_count_ == page_count_) {
+    if (const std::optional<uint32_t> page = pool.Take()) PutPage(page_count_++, *page);
+  }
+  if (kept_count_ < page_count_) {
+    const size_t bytes = PageBytes(cache_->shape_);
+    std::byte* const memory = cache_->memory_.data();
+    std::memcpy(memory + numbers_[kept_count_] * bytes, memory + found.page * bytes, bytes);
+    token_count_ = kept_count_ * kKvPageTokens + found.token_count;
+  }
+  pool.GiveBack(found.page);
+}
+
+// Keeps the first page that is not yet, of which these are the tokens.
+void KvSequence::KeepPage(std::span<const uint32_t> tokens) {
+  PagePool& pool = cache_->pool_;
+  const uint32_t own = numbers_[kept_count_];
+  const uint32_t kept = pool.Keep(LastKept(), own, tokens);
+  if (kept != own) {
+    pool.Use(kept);
+    pool.GiveBack(own);
+    PutPage(kept_count_, kept);
+  }
+  ++kept_count_;
+}
+
+void KvSequence::Keep(std::span<const uint32_t> tokens) {
+  SMOE_CHECK(tokens.size() >= token_count_);
+  while ((kept_count_ + 1) * kKvPageTokens <= token_count_) {
+    KeepPage(tokens.subspan(kept_count_ * kKvPageTokens, kKvPageTokens));
+  }
+}
+
+void KvSequence::Retire(std::span<const uint32_t> tokens) {
+  Keep(tokens);
+  const size_t first = kept_count_ * kKvPageTokens;
+  if (first < token_count_) KeepPage(tokens.subspan(first, token_count_ - first));
+  *this = KvSequence();
 }
 
 std::byte* KvSequence::HeadAt(uint32_t layer, size_t position, uint32_t head) const {
@@ -166,11 +238,10 @@ kernels::KvKind KvSequence::kind() const { return cache_->shape_.kind; }
 Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t token_max) {
   SMOE_CHECK(shape.layer_count > 0 && shape.kv_width > 0 && shape.key_value_heads > 0);
   SMOE_CHECK(shape.kv_width % shape.key_value_heads == 0);
-  const std::optional<uint64_t> page_count =
-      CheckedMul(CeilDiv(token_max, kKvPageTokens), shape.layer_count);
-  const std::optional<uint64_t> bytes =
-      page_count ? CheckedMul(*page_count, PageBytes(shape)) : std::nullopt;
-  if (!bytes || *bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+  const uint64_t page_count = CeilDiv(token_max, kKvPageTokens);
+  const std::optional<uint64_t> bytes = CheckedMul(page_count, PageBytes(shape));
+  if (!bytes || *bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ||
+      page_count >= PagePool::kRoot) {
     return Exhausted("KV cache: {} tokens of {} bytes each do not fit any memory", token_max,
                      KvBytesPerToken(shape));
   }
@@ -182,25 +253,17 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t to
   }
   cache->shape_ = shape;
   cache->memory_ = std::move(*memory);
-  cache->page_count_ = static_cast<size_t>(*page_count);
-  cache->free_pages_.reserve(cache->page_count_);
-  // Last page first: the stack then gives them out in ascending order.
-  for (size_t page = cache->page_count_; page-- > 0;) {
-    cache->free_pages_.push_back(cache->memory_.data() + page * PageBytes(shape));
-  }
+  cache->pool_ = PagePool(static_cast<size_t>(page_count));
   return cache;
 }
 
 KvSequence KvCache::NewSequence() {
   KvSequence sequence;
   sequence.cache_ = this;
-  sequence.page_capacity_ = page_count_ / shape_.layer_count;
+  sequence.page_capacity_ = pool_.page_count();
+  sequence.numbers_.resize(sequence.page_capacity_);
   sequence.pages_.resize(sequence.page_capacity_ * shape_.layer_count);
   return sequence;
-}
-
-size_t KvCache::free_token_count() const {
-  return free_pages_.size() / shape_.layer_count * kKvPageTokens;
 }
 
 uint64_t KvBytesPerToken(const KvShape& shape) {

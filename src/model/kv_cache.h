@@ -1,17 +1,21 @@
 // model/kv_cache.h: keys and values of all sequences, in pages from one pool.
 //
-// A page holds kKvPageTokens tokens of ONE layer, head after head: the head's keys TRANSPOSED,
-// [head_dim][tokens], so that keys lie in lanes when they are scored, then its values
-// [tokens][head_dim]. A sequence owns, per layer, a table of pages; it grows page by page in all
-// layers at once and gives all back when it goes. The order of arithmetic never depends on which
-// pages a sequence got, and what lies behind its last token is never looked at: a page keeps what
-// its last owner wrote.
+// A page holds kKvPageTokens tokens, layer after layer, in a layer head after head: the head's keys
+// TRANSPOSED, [head_dim][tokens], so that keys lie in lanes when they are scored, then its values
+// [tokens][head_dim]. A sequence owns a table of pages, grows page by page and gives all back when
+// it goes. The order of arithmetic never depends on which pages a sequence got, and what lies
+// behind its last token is never looked at: a page keeps what its last owner wrote.
 //
-//   pool:     [page][page][page]...            free pages form a stack
-//   sequence: layer 0: page 7, page 3, ...     token t lies in page t / kKvPageTokens
-//             layer 1: page 0, page 9, ...
+//   pool:     [page][page][page]...            model/page_pool.h says who uses which
+//   sequence: page 7, page 3, ...              token t lies in page t / kKvPageTokens
 //
-// Threads: one owner reserves and truncates; rows may be read and written from any thread.
+// What a sequence computed can be kept: a later one that begins with the same tokens adopts the
+// pages instead of computing them. Full pages are shared; of the page in which the two part the
+// common tokens are copied. A row's numbers depend on its own sequence alone (model/model.h), so
+// adopted keys and values have the bits that computing would give. Kept pages that nobody uses are
+// taken for new ones, the least recently used first; pages in use never are.
+//
+// Threads: one owner reserves, truncates, keeps, adopts; rows may be read and written from any.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +26,9 @@
 #include "base/memory.h"
 #include "base/result.h"
 #include "kernels/kernels.h"
+#include "model/page_pool.h"
 
 namespace smoe::model {
-
-inline constexpr size_t kKvPageTokens = kernels::kAttentionPage;
 
 struct KvShape {
   uint32_t layer_count = 0;
@@ -57,8 +60,20 @@ class KvSequence {
   Status Reserve(size_t count);
   // The caller has written tokens up to `count`. Requires room.
   void SetTokenCount(size_t count);
-  // Forgets tokens from `count` on and returns whole pages.
+  // Forgets tokens from `count` on and returns whole pages. Requires that none of the tokens that
+  // it forgets are kept (checked).
   void Truncate(size_t count);
+
+  // `tokens`: this sequence's from the first one on, those of token_count() and more. What others
+  // have kept of those that follow is taken over, as far as it goes: token_count() grows. The page
+  // in which they part is copied, unless no page is left for that.
+  // Cost: no allocation; a page is copied at most.
+  void Adopt(std::span<const uint32_t> tokens);
+  // Keeps the full pages. `tokens`: as for Adopt, at least token_count() of them (checked).
+  // Cost: no allocation; nothing while no further page is full.
+  void Keep(std::span<const uint32_t> tokens);
+  // Keeps all pages and gives them back; the sequence is empty and of no cache afterwards.
+  void Retire(std::span<const uint32_t> tokens);
 
   // Stores one token's keys and values of one layer, [kv_width] each, in the cache's kind.
   // Requires position inside the room.
@@ -76,13 +91,19 @@ class KvSequence {
  private:
   friend class KvCache;
   std::byte* HeadAt(uint32_t layer, size_t position, uint32_t head) const;
+  void PutPage(size_t index, uint32_t page);
   void DropPagesFrom(size_t page_count);
+  uint32_t LastKept() const;
+  void KeepPage(std::span<const uint32_t> tokens);
+  void CopyPage(const PagePool::Found& found);
 
   KvCache* cache_ = nullptr;
   size_t token_count_ = 0;
-  size_t page_count_ = 0;          // per layer
-  size_t page_capacity_ = 0;       // per layer, in the table
-  std::vector<std::byte*> pages_;  // [layer][page_capacity]
+  size_t page_count_ = 0;
+  size_t kept_count_ = 0;  // of the pages, the first ones; they never change
+  size_t page_capacity_ = 0;
+  std::vector<uint32_t> numbers_;  // [page_capacity]
+  std::vector<std::byte*> pages_;  // [layer][page_capacity], where each page's part of it begins
 };
 
 class KvCache {
@@ -93,20 +114,19 @@ class KvCache {
   // Requires: layer_count, kv_width and key_value_heads above 0 (checked).
   static Result<std::unique_ptr<KvCache>> Create(const KvShape& shape, size_t token_max);
 
-  // Cost: allocates a page table for the whole pool, 8 bytes for each page.
+  // Cost: allocates a page table for the whole pool, 8 bytes for each page and layer.
   KvSequence NewSequence();
 
   const KvShape& shape() const { return shape_; }
-  size_t free_page_count() const { return free_pages_.size(); }
+  const PagePool& pool() const { return pool_; }
   // Tokens that one further sequence could hold now.
-  size_t free_token_count() const;
+  size_t free_token_count() const { return pool_.unused_count() * kKvPageTokens; }
 
  private:
   friend class KvSequence;
   KvShape shape_;
   AlignedBuffer memory_;
-  size_t page_count_ = 0;
-  std::vector<std::byte*> free_pages_;
+  PagePool pool_;
 };
 
 // Bytes that one token takes over all layers.

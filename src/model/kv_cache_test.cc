@@ -27,11 +27,11 @@ TEST(KvCache, TakesTwoFloatsPerLayerAndWidth) {
 
 TEST(KvCache, RoundsUpToPagesAndRefusesOneTokenMore) {
   const auto cache = MakeCache(kKvPageTokens + 1);  // two pages a layer
-  EXPECT_EQ(cache->free_page_count(), 6u);
+  EXPECT_EQ(cache->pool().page_count(), 2u);
   EXPECT_EQ(cache->free_token_count(), 2 * kKvPageTokens);
   KvSequence sequence = cache->NewSequence();
   ASSERT_TRUE(sequence.Reserve(2 * kKvPageTokens).has_value());
-  EXPECT_EQ(cache->free_page_count(), 0u);
+  EXPECT_EQ(cache->pool().unused_count(), 0u);
   const Status refused = sequence.Reserve(2 * kKvPageTokens + 1);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
@@ -103,13 +103,13 @@ TEST(KvCache, MovedFromSequencesGiveNothingBackTwice) {
     KvSequence first = cache->NewSequence();
     ASSERT_TRUE(first.Reserve(1).has_value());
     KvSequence second = std::move(first);
-    EXPECT_EQ(cache->free_page_count(), 9u);
+    EXPECT_EQ(cache->pool().unused_count(), 3u);
     second = cache->NewSequence();  // the old pages return at once
-    EXPECT_EQ(cache->free_page_count(), 12u);
+    EXPECT_EQ(cache->pool().unused_count(), 4u);
     ASSERT_TRUE(second.Reserve(33).has_value());
-    EXPECT_EQ(cache->free_page_count(), 6u);
+    EXPECT_EQ(cache->pool().unused_count(), 2u);
   }
-  EXPECT_EQ(cache->free_page_count(), 12u);
+  EXPECT_EQ(cache->pool().unused_count(), 4u);
 }
 
 // Writes a number that names sequence, layer, position and element everywhere, grows, truncates and
@@ -118,7 +118,7 @@ TEST(KvCache, RandomSequencesNeverSeeEachOthersRows) {
   constexpr uint32_t kSeed = 20240611;
   std::mt19937 random(kSeed);
   const auto cache = MakeCache(12 * kKvPageTokens);
-  const size_t page_total = cache->free_page_count();
+  const size_t page_total = cache->pool().unused_count();
   const KvShape shape = SmallShape();
   std::map<int, KvSequence> sequences;
   const auto mark = [&](int owner, uint32_t layer, size_t position, uint32_t element) {
@@ -153,7 +153,7 @@ TEST(KvCache, RandomSequencesNeverSeeEachOthersRows) {
     }
     size_t page_owned = 0;
     for (auto& [name, owned] : sequences) {
-      page_owned += owned.token_room() / kKvPageTokens * shape.layer_count;
+      page_owned += owned.token_room() / kKvPageTokens;
       for (size_t position = 0; position < owned.token_count(); ++position) {
         for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
           const auto element =
@@ -164,8 +164,180 @@ TEST(KvCache, RandomSequencesNeverSeeEachOthersRows) {
         }
       }
     }
-    ASSERT_EQ(page_owned + cache->free_page_count(), page_total) << "seed " << kSeed;
+    ASSERT_EQ(page_owned + cache->pool().unused_count(), page_total) << "seed " << kSeed;
   }
+}
+
+// What a sequence of these tokens holds at a position: a number of all tokens up to it.
+float Digest(std::span<const uint32_t> tokens, size_t position) {
+  uint32_t digest = 1;
+  for (size_t i = 0; i <= position; ++i) digest = (digest * 31 + tokens[i]) % 999983;
+  return static_cast<float>(digest);
+}
+
+// Computes the tokens from the sequence's own on, like a model would.
+void Compute(KvSequence* sequence, std::span<const uint32_t> tokens) {
+  const size_t first = sequence->token_count();
+  ASSERT_TRUE(sequence->Reserve(tokens.size()).has_value());
+  for (size_t position = first; position < tokens.size(); ++position) {
+    const std::vector<float> row(8, Digest(tokens, position));
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      sequence->Write(kernels::kScalarKernels, layer, position, row.data(), row.data());
+    }
+  }
+  sequence->SetTokenCount(tokens.size());
+}
+
+void ExpectHolds(const KvSequence& sequence, std::span<const uint32_t> tokens) {
+  for (size_t position = 0; position < sequence.token_count(); ++position) {
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      ASSERT_EQ(sequence.KeyAt(layer, position, 7), Digest(tokens, position)) << position;
+      ASSERT_EQ(sequence.ValueAt(layer, position, 0), Digest(tokens, position)) << position;
+    }
+  }
+}
+
+std::vector<uint32_t> Count(uint32_t first, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<uint32_t>(i);
+  return tokens;
+}
+
+TEST(KvCache, AdoptsTheCommonBeginningAndLeavesTheOtherAsItWas) {
+  const auto cache = MakeCache(8 * kKvPageTokens);
+  const std::vector<uint32_t> one = Count(100, 80);  // two pages and a half
+  std::vector<uint32_t> two = one;
+  two[70] = 7;
+  KvSequence first = cache->NewSequence();
+  Compute(&first, one);
+  first.Retire(one);
+  EXPECT_EQ(cache->pool().kept_unused_count(), 3u);
+
+  KvSequence second = cache->NewSequence();
+  second.Adopt(two);
+  EXPECT_EQ(second.token_count(), 70u);
+  Compute(&second, two);
+  ExpectHolds(second, two);
+  EXPECT_EQ(cache->pool().unused_count(), 8u - 3) << "two pages shared, the third a copy";
+
+  KvSequence again = cache->NewSequence();
+  again.Adopt(one);
+  EXPECT_EQ(again.token_count(), 80u);
+  ExpectHolds(again, one);
+}
+
+TEST(KvCache, AdoptsNoMoreTokensThanItIsTold) {
+  const auto cache = MakeCache(8 * kKvPageTokens);
+  const std::vector<uint32_t> tokens = Count(0, 2 * kKvPageTokens);
+  KvSequence first = cache->NewSequence();
+  Compute(&first, tokens);
+  first.Retire(tokens);
+  for (const size_t count : {size_t{0}, size_t{1}, kKvPageTokens - 1, kKvPageTokens,
+                             kKvPageTokens + 1, tokens.size() - 1, tokens.size()}) {
+    KvSequence sequence = cache->NewSequence();
+    sequence.Adopt(std::span(tokens).first(count));
+    EXPECT_EQ(sequence.token_count(), count);
+    ExpectHolds(sequence, tokens);
+  }
+}
+
+TEST(KvCache, ASequenceAdoptsWhatItsNeighbourComputedMeanwhile) {
+  const auto cache = MakeCache(8 * kKvPageTokens);
+  const std::vector<uint32_t> tokens = Count(5, 100);
+  KvSequence ahead = cache->NewSequence();
+  KvSequence behind = cache->NewSequence();
+  Compute(&behind, std::span(tokens).first(10));
+  Compute(&ahead, std::span(tokens).first(70));
+  ahead.Keep(tokens);  // two full pages
+  behind.Adopt(tokens);
+  EXPECT_EQ(behind.token_count(), 64u);
+  Compute(&behind, tokens);
+  ExpectHolds(behind, tokens);
+  Compute(&ahead, tokens);
+  ExpectHolds(ahead, tokens);
+  EXPECT_EQ(cache->pool().unused_count(), 8u - 6);
+  ahead.Keep(tokens);
+  behind.Keep(tokens);
+  EXPECT_EQ(cache->pool().unused_count(), 8u - 5) << "three pages shared, and a last one each";
+  ExpectHolds(behind, tokens);
+}
+
+TEST(KvCache, KeptPagesGoWhenARunningSequenceNeedsThem) {
+  const auto cache = MakeCache(4 * kKvPageTokens);
+  const std::vector<uint32_t> old = Count(1000, 2 * kKvPageTokens);
+  KvSequence first = cache->NewSequence();
+  Compute(&first, old);
+  first.Retire(old);
+  const std::vector<uint32_t> tokens = Count(5, 3 * kKvPageTokens);
+  KvSequence second = cache->NewSequence();
+  Compute(&second, tokens);
+  KvSequence third = cache->NewSequence();
+  third.Adopt(old);
+  EXPECT_EQ(third.token_count(), kKvPageTokens) << "its end went, its beginning is there";
+  EXPECT_FALSE(third.Reserve(kKvPageTokens + 1).has_value()) << "those in use never go";
+  ExpectHolds(third, old);
+  ExpectHolds(second, tokens);
+}
+
+// Where no page is left for a copy, full pages are adopted all the same.
+TEST(KvCache, AdoptsFullPagesWhenNoneIsLeftForACopy) {
+  const auto cache = MakeCache(2 * kKvPageTokens);
+  const std::vector<uint32_t> tokens = Count(5, 2 * kKvPageTokens);
+  KvSequence first = cache->NewSequence();
+  Compute(&first, tokens);
+  first.Retire(tokens);
+  KvSequence second = cache->NewSequence();
+  second.Adopt(std::span(tokens).first(50));
+  EXPECT_EQ(second.token_count(), kKvPageTokens);
+  Compute(&second, tokens);
+  ExpectHolds(second, tokens);
+}
+
+// Few tokens to choose from, so that beginnings are often alike; few pages, so that they go often.
+TEST(KvCache, RandomSequencesAdoptOnlyWhatTheyWouldHaveComputed) {
+  constexpr uint32_t kSeed = 77;
+  std::mt19937 random(kSeed);
+  const auto cache = MakeCache(20 * kKvPageTokens);
+  struct Owned {
+    KvSequence kv;
+    std::vector<uint32_t> tokens;
+  };
+  std::map<int, Owned> running;
+  size_t adopted = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const int name = static_cast<int>(random() % 4);
+    const auto at = running.find(name);
+    if (at == running.end()) {
+      Owned& owned = running[name];
+      owned.kv = cache->NewSequence();
+      const size_t count = 1 + random() % 150;
+      uint32_t token = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (random() % 40 == 0) token = static_cast<uint32_t>(random() % 2);
+        owned.tokens.push_back(token);
+      }
+      continue;
+    }
+    Owned& owned = at->second;
+    const size_t before = owned.kv.token_count();
+    owned.kv.Adopt(owned.tokens);
+    adopted += owned.kv.token_count() - before;
+    ExpectHolds(owned.kv, owned.tokens);
+    const size_t count =
+        std::min<size_t>(owned.tokens.size(), owned.kv.token_count() + random() % 60);
+    if (count >= owned.kv.token_count() && owned.kv.Reserve(count).has_value()) {
+      Compute(&owned.kv, std::span(owned.tokens).first(count));
+      owned.kv.Keep(owned.tokens);
+    }
+    ExpectHolds(owned.kv, owned.tokens);
+    if (random() % 4 != 0) continue;
+    if (random() % 4 != 0) owned.kv.Retire(owned.tokens);
+    running.erase(at);
+  }
+  EXPECT_GT(adopted, 20000u) << "seed " << kSeed;
+  EXPECT_GT(cache->pool().forgotten_count(), 200u);
+  running.clear();
+  EXPECT_EQ(cache->pool().unused_count(), 20u);
 }
 
 }  // namespace
