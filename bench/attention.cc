@@ -1,9 +1,9 @@
 // Does attention over a long context cost no more than reading its keys and values?
 //
 // smoe_bench_attention [--tiny] [--threads N] [--context N] [--rounds N] [--heads N] [--kv-heads N]
-// [--head-dim N]: for f32 and f16 and each table that runs here, decode (one row, all heads, a
-// layer after another, more layers than the caches hold) in GB/s of keys and values, beside a plain
-// read of the same memory by as many threads in the same minute; and prefill (512 rows behind
+// [--head-dim N]: for f32, f16 and int8 and each table that runs here, decode (one row, all heads,
+// a layer after another, more layers than the caches hold) in GB/s of keys and values, beside a
+// plain read of the same memory by as many threads in the same minute; and prefill (512 rows behind
 // nothing, and behind the context) in GFLOP/s. Work is cut as model/attention.cc cuts it. Tables
 // take turns within a round; the best round counts. The scalar table runs with --tiny alone. One
 // thread is timed by the time it spent computing, several by the clock. Prints a checksum of each
@@ -48,7 +48,7 @@ struct Setup {
   size_t token_count() const { return context + prompt; }
   size_t page_count() const { return (token_count() + kAttentionPage - 1) / kAttentionPage; }
   size_t page_bytes(KvKind kind) const {
-    return 2 * kAttentionPage * kv_heads * head_dim * kernels::KvElementBytes(kind);
+    return kAttentionPage * kv_heads * kernels::KvTokenBytes(kind, head_dim);
   }
 };
 
@@ -75,18 +75,18 @@ struct Cache {
         memory(layer_count * layer_bytes) {
     std::mt19937_64 rng(7);
     std::normal_distribution<float> normal;
-    std::vector<float> row(4096);
-    for (float& x : row) x = normal(rng);
-    const size_t bytes = kernels::KvElementBytes(kind);
-    std::vector<uint16_t> halves(row.size());
-    kernels::kScalarKernels.to_f16(row.data(), row.size(), halves.data());
-    const void* from = kind == KvKind::kF16 ? static_cast<const void*>(halves.data()) : row.data();
-    for (size_t at = 0; at < memory.memory.size(); at += row.size() * bytes) {
-      const size_t count = std::min<size_t>(row.size() * bytes, memory.memory.size() - at);
-      std::memcpy(memory.data() + at, from, count);
+    std::vector<float> row(setup.head_dim);
+    std::vector<std::byte> first_page(setup.page_bytes(kind));
+    for (size_t token = 0; token < setup.kv_heads * kAttentionPage; ++token) {
+      for (float& x : row) x = normal(rng);
+      const size_t head = token / kAttentionPage;
+      kernels::WriteKvToken(kernels::kScalarKernels, kind, row.data(), row.data(), setup.head_dim,
+                            token % kAttentionPage,
+                            first_page.data() + head * first_page.size() / setup.kv_heads);
     }
     for (size_t page = 0; page < layer_count * setup.page_count(); ++page) {
-      pages.push_back(memory.memory.data() + page * setup.page_bytes(kind));
+      std::memcpy(memory.data() + page * first_page.size(), first_page.data(), first_page.size());
+      pages.push_back(memory.memory.data() + page * first_page.size());
     }
   }
 
@@ -326,7 +326,8 @@ int main(int argc, char** argv) {
       runners.push_back({.table = table});
     }
   }
-  Report(KvKind::kF32, setup, pool, runners);
-  Report(KvKind::kF16, setup, pool, runners);
+  for (const KvKind kind : {KvKind::kF32, KvKind::kF16, KvKind::kInt8}) {
+    Report(kind, setup, pool, runners);
+  }
   return 0;
 }

@@ -25,6 +25,7 @@ uint64_t AttentionPartBytes(const checkpoint::ModelConfig& config) {
 uint64_t ContextTokenBytes(const checkpoint::ModelConfig& config, kernels::KvKind kind) {
   return model::KvBytesPerToken({.layer_count = config.num_hidden_layers,
                                  .kv_width = config.num_key_value_heads * config.head_dim,
+                                 .key_value_heads = config.num_key_value_heads,
                                  .kind = kind}) +
          CeilDiv(AttentionPartBytes(config), kernels::kAttentionPart);
 }

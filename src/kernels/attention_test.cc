@@ -16,6 +16,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kUnitRoundoff = 0x1p-24;
+constexpr KvKind kKinds[] = {KvKind::kF32, KvKind::kF16, KvKind::kInt8};
 
 // Keys and values of one head in pages with something in front of it, as the cache holds them.
 // Where no token lies, and between the heads, there is NaN.
@@ -26,32 +27,23 @@ struct Cache {
         head_dim(head_dim_in),
         keys(std::move(keys_in)),
         values(std::move(values_in)) {
-    const size_t bytes = KvElementBytes(kind);
     const size_t key_count = keys.size() / head_dim;
-    const size_t page_bytes = offset + 2 * kAttentionPage * head_dim * bytes;
+    const size_t page_bytes = offset + kAttentionPage * KvTokenBytes(kind, head_dim);
     for (size_t page = 0; page * kAttentionPage < key_count; ++page) {
       memory.push_back(std::make_unique<std::byte[]>(page_bytes));
-      std::memset(memory.back().get(), 0xff, page_bytes);  // a NaN in f32 and in f16
+      std::memset(memory.back().get(), 0xff, page_bytes);  // a NaN in f32, in f16, and as a scale
       pages.push_back(memory.back().get());
     }
     for (size_t key = 0; key < key_count; ++key) {
-      for (size_t i = 0; i < head_dim; ++i) {
-        const size_t row = key % kAttentionPage;
-        Put(key, i * kAttentionPage + row, &keys[key * head_dim + i]);
-        Put(key, (kAttentionPage + row) * head_dim + i, &values[key * head_dim + i]);
+      std::byte* const head = memory[key / kAttentionPage].get() + offset;
+      const size_t row = key % kAttentionPage;
+      float* const key_row = &keys[key * head_dim];
+      float* const value_row = &values[key * head_dim];
+      WriteKvToken(kScalarKernels, kind, key_row, value_row, head_dim, row, head);
+      for (size_t i = 0; i < head_dim; ++i) {  // what that kind of cache makes of them
+        key_row[i] = KvKeyAt(kind, head, head_dim, row, i);
+        value_row[i] = KvValueAt(kind, head, head_dim, row, i);
       }
-    }
-  }
-
-  // Stores *value, and gives back what that kind of cache makes of it.
-  void Put(size_t key, size_t index, float* value) {
-    std::byte* const base = memory[key / kAttentionPage].get() + offset;
-    if (kind == KvKind::kF16) {
-      const uint16_t bits = tensor::F16FromF32(*value);
-      std::memcpy(base + index * 2, &bits, 2);
-      *value = tensor::F32FromF16(bits);
-    } else {
-      std::memcpy(base + index * 4, value, 4);
     }
   }
 
@@ -196,7 +188,7 @@ void ExpectNearPlainSoftmax(const Scene& scene, size_t index, const float* out) 
 
 TEST(ScalarAttention, MeetsAPlainSoftmaxInDoublePrecision) {
   Rng rng(7);
-  for (const KvKind kind : {KvKind::kF32, KvKind::kF16}) {
+  for (const KvKind kind : kKinds) {
     for (const size_t head_dim : {1u, 31u, 64u, 128u}) {
       const size_t key_max = 2 * kAttentionPart + 33;
       const Cache cache = RandomCache(rng, kind, head_dim, key_max);
@@ -260,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(, AttentionTables,
                          [](const auto& test) { return std::string(test.param->name); });
 
 TEST_P(AttentionTables, GiveTheScalarBitsForEveryHeadSize) {
-  for (const KvKind kind : {KvKind::kF32, KvKind::kF16}) {
+  for (const KvKind kind : kKinds) {
     for (const size_t head_dim : {1u, 7u, 8u, 16u, 17u, 63u, 64u, 80u, 96u, 128u, 200u, 256u}) {
       const Cache cache = RandomCache(rng_, kind, head_dim, kAttentionPart + 45);
       const std::vector<float> queries = RandomFloats(rng_, 3 * head_dim, 2);
@@ -276,7 +268,7 @@ TEST_P(AttentionTables, GiveTheScalarBitsForEveryHeadSize) {
 TEST_P(AttentionTables, GiveTheScalarBitsForEveryNumberOfQueriesAndKeys) {
   constexpr size_t kHeadDim = 48;
   constexpr size_t kKeyMax = 3 * kAttentionPart + 20;
-  for (const KvKind kind : {KvKind::kF32, KvKind::kF16}) {
+  for (const KvKind kind : kKinds) {
     const Cache cache = RandomCache(rng_, kind, kHeadDim, kKeyMax);
     const std::vector<float> queries = RandomFloats(rng_, 70 * kHeadDim, 2);
     for (const size_t count : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 17u, 64u, 70u}) {
@@ -301,7 +293,7 @@ TEST_P(AttentionTables, GiveTheScalarBitsForEveryNumberOfQueriesAndKeys) {
 // What no query sees is NaN here, between the tokens of others too.
 TEST_P(AttentionTables, NeverTouchWhatAQueryDoesNotSee) {
   constexpr size_t kHeadDim = 33;
-  for (const KvKind kind : {KvKind::kF32, KvKind::kF16}) {
+  for (const KvKind kind : kKinds) {
     std::vector<float> keys = RandomFloats(rng_, 400 * kHeadDim);
     std::vector<float> values = RandomFloats(rng_, 400 * kHeadDim);
     const auto poison = [&](size_t key, float value) {

@@ -57,10 +57,16 @@ size_t Lesser(size_t a, size_t b) {
   return a < b ? a : b;
 }
 
+// Elements of keys and values. Those of kInt8 are codes until they are multiplied with their scale;
+// the other kinds have none, and Scaled gives back what it gets.
 template <class V, KvKind kKind>
 struct KvElements {
-  static constexpr size_t kBytes = kKind == KvKind::kF16 ? 2 : 4;
+  static constexpr bool kScaled = kKind == KvKind::kInt8;
+  static constexpr size_t kBytes = kScaled ? 1 : kKind == KvKind::kF16 ? 2 : 4;
+  static constexpr size_t kScaleBytes = 2;
+
   static typename V::Vector Load(const uint8_t* at) {
+    if constexpr (kScaled) return V::LoadInt8(at);
     if constexpr (kKind == KvKind::kF16) return V::LoadF16(at);
     return V::LoadF32(at);
   }
@@ -69,6 +75,31 @@ struct KvElements {
     alignas(64) uint8_t copy[kSumLanes * kBytes] = {};
     for (size_t i = 0; i < count * kBytes; ++i) copy[i] = at[i];
     return Load(copy);
+  }
+
+  static size_t GroupCount(size_t head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
+  static size_t ScalesBytes(size_t head_dim) {  // of a page of keys, or of values
+    return kScaled ? kAttentionPage * GroupCount(head_dim) * kScaleBytes : 0;
+  }
+  // `scales`: those of the page.
+  static typename V::Vector KeyScales(const uint8_t* scales, size_t group, size_t key) {
+    if constexpr (!kScaled) return V::Set(1);
+    return V::LoadBf16(scales + (group * kAttentionPage + key) * kScaleBytes);
+  }
+  static typename V::Vector ValueScale(const uint8_t* scales, size_t head_dim, size_t key,
+                                       size_t index) {
+    if constexpr (!kScaled) return V::Set(1);
+    const size_t at = key * GroupCount(head_dim) + index / kKvGroup;
+    uint16_t high;
+    __builtin_memcpy(&high, scales + at * kScaleBytes, sizeof(high));
+    const uint32_t bits = static_cast<uint32_t>(high) << 16;
+    float scale;
+    __builtin_memcpy(&scale, &bits, sizeof(scale));
+    return V::Set(scale);
+  }
+  static typename V::Vector Scaled(typename V::Vector codes, typename V::Vector scale) {
+    if constexpr (kScaled) return V::Mul(codes, scale);
+    return codes;
   }
 };
 
@@ -87,6 +118,8 @@ void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* que
   using Elements = KvElements<V, kKind>;
   constexpr size_t kStep = kSumLanes * V::kWide;
   constexpr size_t kRowBytes = kAttentionPage * Elements::kBytes;
+  constexpr size_t kRun = Elements::kScaled ? kKvGroup : SIZE_MAX;  // rows that share scales
+  const uint8_t* const scales = keys + kRowBytes * head_dim;
   for (size_t first = 0; first < kAttentionPage; first += kStep) {
     typename V::Vector sums[kQ][V::kWide];
     for (auto& row : sums) {
@@ -94,15 +127,23 @@ void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* que
     }
     const uint8_t* at = keys + first * Elements::kBytes;
     const uint8_t* ahead = next + first * Elements::kBytes;
-    for (size_t i = 0; i < head_dim; ++i, at += kRowBytes, ahead += kRowBytes) {
-      Fetch<V>(ahead, kStep * Elements::kBytes);
-      typename V::Vector key[V::kWide];
+    for (size_t run = 0; run < head_dim; run += Lesser<V>(kRun, head_dim - run)) {
+      typename V::Vector scale_of[V::kWide];
       for (size_t w = 0; w < V::kWide; ++w) {
-        key[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+        scale_of[w] = Elements::KeyScales(scales, run / kKvGroup, first + w * kSumLanes);
       }
-      for (size_t q = 0; q < kQ; ++q) {
-        const auto element = V::Set(query[q][i]);
-        for (size_t w = 0; w < V::kWide; ++w) sums[q][w] = V::Fma(element, key[w], sums[q][w]);
+      const size_t run_end = run + Lesser<V>(kRun, head_dim - run);
+      for (size_t i = run; i < run_end; ++i, at += kRowBytes, ahead += kRowBytes) {
+        Fetch<V>(ahead, kStep * Elements::kBytes);
+        typename V::Vector key[V::kWide];
+        for (size_t w = 0; w < V::kWide; ++w) {
+          key[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+          key[w] = Elements::Scaled(key[w], scale_of[w]);
+        }
+        for (size_t q = 0; q < kQ; ++q) {
+          const auto element = V::Set(query[q][i]);
+          for (size_t w = 0; w < V::kWide; ++w) sums[q][w] = V::Fma(element, key[w], sums[q][w]);
+        }
       }
     }
     for (size_t q = 0; q < kQ; ++q) {
@@ -180,18 +221,21 @@ void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t 
                size_t head_dim, size_t first, const float (*weights)[kAttentionPart],
                float* const* out) {
   using Elements = KvElements<V, kKind>;
+  static_assert(kKvGroup % (kW * kSumLanes) == 0);  // one scale for all that is loaded at once
   typename V::Vector sums[kQ][kW];
   for (size_t q = 0; q < kQ; ++q) {
     for (size_t w = 0; w < kW; ++w) sums[q][w] = V::LoadFloats(out[q] + first + w * kSumLanes);
   }
+  const uint8_t* const scales = values + kAttentionPage * head_dim * Elements::kBytes;
   const uint8_t* at = values + (begin * head_dim + first) * Elements::kBytes;
   constexpr size_t kStepBytes = kW * kSumLanes * Elements::kBytes;
   const uint8_t* ahead = next + first * kAttentionPage * Elements::kBytes + begin * kStepBytes;
   for (size_t key = begin; key < end; ++key) {
     Fetch<V>(ahead, kStepBytes);
+    const auto scale = Elements::ValueScale(scales, head_dim, key, first);
     typename V::Vector value[kW];
     for (size_t w = 0; w < kW; ++w) {
-      value[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+      value[w] = Elements::Scaled(Elements::Load(at + w * kSumLanes * Elements::kBytes), scale);
     }
     for (size_t q = 0; q < kQ; ++q) {
       const auto weight = V::Set(weights[q][key]);
@@ -214,9 +258,12 @@ void AddValuesTail(const uint8_t* values, size_t begin, size_t end, size_t head_
   alignas(64) float copy[kSumLanes] = {};
   for (size_t i = 0; i < count; ++i) copy[i] = out[first + i];
   auto sum = V::LoadFloats(copy);
+  const uint8_t* const scales = values + kAttentionPage * head_dim * Elements::kBytes;
   for (size_t key = begin; key < end; ++key) {
     const uint8_t* at = values + (key * head_dim + first) * Elements::kBytes;
-    sum = V::Fma(V::Set(weights[key]), Elements::LoadFirst(at, count), sum);
+    const auto scale = Elements::ValueScale(scales, head_dim, key, first);
+    const auto value = Elements::Scaled(Elements::LoadFirst(at, count), scale);
+    sum = V::Fma(V::Set(weights[key]), value, sum);
   }
   V::Store(copy, sum);
   for (size_t i = 0; i < count; ++i) out[first + i] = copy[i];
@@ -298,7 +345,9 @@ void AddTilePage(const AttentionTile& tile, size_t page, const uint8_t* values, 
 template <class V, KvKind kKind>
 void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile) {
   alignas(64) AttentionWeights weights;
-  const size_t keys_bytes = kAttentionPage * job.head_dim * KvElements<V, kKind>::kBytes;
+  using Elements = KvElements<V, kKind>;
+  const size_t codes_bytes = kAttentionPage * job.head_dim * Elements::kBytes;
+  const size_t keys_bytes = codes_bytes + Elements::ScalesBytes(job.head_dim);
   const auto page_at = [&](size_t page) {
     return reinterpret_cast<const uint8_t*>(job.pages[page]) + job.page_offset;
   };
@@ -309,6 +358,7 @@ void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile)
     const uint8_t* keys = page_at(page);
     const uint8_t* next =
         page + 1 < tile->page_end ? page_at(page + 1) : page_at(tile->page_begin) + keys_bytes;
+    Fetch<V>(next + codes_bytes, Elements::ScalesBytes(job.head_dim));
     auto* const scores =
         reinterpret_cast<float(*)[kAttentionPart]>(&weights[0][page * kAttentionPage - part_begin]);
     ScoreTilePage<V, kKind>(*tile, keys, next, job.head_dim, job.scale, scores);
@@ -322,6 +372,7 @@ void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile)
     const uint8_t* next = values;
     if (page + 1 < tile->page_total) next = page_at(page + 1);
     if (page + 1 < tile->page_end) next += keys_bytes;
+    Fetch<V>(next + codes_bytes, Elements::ScalesBytes(job.head_dim));
     const auto* const rows = reinterpret_cast<const float(*)[kAttentionPart]>(
         &weights[0][page * kAttentionPage - part_begin]);
     AddTilePage<V, kKind>(*tile, page, values, next, job.head_dim, rows);
@@ -409,6 +460,7 @@ void AttendKind(const AttentionJob& job) {
 template <class V>
 void AttendWith(const AttentionJob& job) {
   if (job.kind == KvKind::kF16) return AttendKind<V, KvKind::kF16>(job);
+  if (job.kind == KvKind::kInt8) return AttendKind<V, KvKind::kInt8>(job);
   AttendKind<V, KvKind::kF32>(job);
 }
 

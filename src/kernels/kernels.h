@@ -30,13 +30,13 @@
 #include <span>
 
 #include "base/result.h"
+#include "kernels/kv_page.h"
 #include "tensor/weights.h"
 
 namespace smoe::kernels {
 
 inline constexpr uint32_t kActivationBlock = 64;  // activations that share one int8 scale
 inline constexpr uint32_t kSumLanes = 16;
-inline constexpr uint32_t kAttentionPage = 32;   // tokens whose keys and values lie together
 inline constexpr uint32_t kAttentionPart = 256;  // keys that have a softmax of their own
 inline constexpr uint32_t kAttentionTile = 8;  // queries that a kernel takes through a part at once
 static_assert(kAttentionPart % kAttentionPage == 0 && kAttentionPage % kSumLanes == 0);
@@ -66,11 +66,6 @@ struct MatMulRange {
   size_t out_stride = 0;
 };
 
-// How keys and values are kept. f16 is rounded half to even when it is written, exact when read.
-enum class KvKind : uint8_t { kF32, kF16 };
-const char* KvKindName(KvKind kind);  // "f32", "f16"
-size_t KvElementBytes(KvKind kind);
-
 // Maximum of the scores, and sum of exp(score - max). Nothing seen yet: sum 0; else it is at least
 // 1, or NaN.
 struct AttentionState {
@@ -89,8 +84,8 @@ struct AttentionQuery {
 
 // Queries of one sequence against the keys [key_begin, key_end) of one key-value head, so that what
 // they have in common is read once. Page p holds the tokens from p * kAttentionPage on, and at
-// page_offset bytes into it the head's keys TRANSPOSED, [head_dim][kAttentionPage], then its values
-// [kAttentionPage][head_dim]. Tokens that no query sees may hold anything.
+// page_offset bytes into it the head, as kv_page.h says. Tokens that no query sees may hold
+// anything.
 struct AttentionJob {
   KvKind kind = KvKind::kF32;
   size_t head_dim = 0;
@@ -153,7 +148,8 @@ struct KernelTable {
   void (*to_f16)(const float* x, size_t count, uint16_t* out);
 
   // Attention of the job's queries, without the last division. Keys are cut into parts at multiples
-  // of kAttentionPart in the SEQUENCE. For each query and part, over the keys that it sees:
+  // of kAttentionPart in the SEQUENCE. For each query and part, over the keys that it sees
+  // (elements of keys and values in f32, exactly as KvKeyAt and KvValueAt give them):
   //   score = (s = fma(query[i], key[i], s) for i = 0, 1, ... from s = 0) * scale
   //   max = maximum of the scores;  w = exp(score - max)
   //   sum = sum of w, 16 strided partial sums as above by plain addition, key i in lane i mod 16

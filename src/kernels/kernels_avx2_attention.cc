@@ -37,6 +37,17 @@ struct Avx2 {
   static Pair LoadF16(const uint8_t* at) {
     return {_mm256_cvtph_ps(Load128(at)), _mm256_cvtph_ps(Load128(at + 16))};
   }
+  static __m256 EightInt8(__m128i codes) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)); }
+  static Pair LoadInt8(const uint8_t* at) {
+    return {EightInt8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))),
+            EightInt8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8)))};
+  }
+  static __m256 EightBf16(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static Pair LoadBf16(const uint8_t* at) {
+    return {EightBf16(Load128(at)), EightBf16(Load128(at + 16))};
+  }
   static void Store(float* at, Pair x) {
     _mm256_storeu_ps(at, x.low);
     _mm256_storeu_ps(at + 8, x.high);

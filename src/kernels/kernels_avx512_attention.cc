@@ -27,6 +27,14 @@ struct Avx512 {
   static __m512 LoadF16(const uint8_t* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
   }
+  static __m512 LoadInt8(const uint8_t* at) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+  }
+  static __m512 LoadBf16(const uint8_t* at) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
   static void Store(float* at, __m512 x) { _mm512_storeu_ps(at, x); }
   static void Prefetch(const uint8_t* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);

@@ -49,6 +49,20 @@ struct Neon {
   static Sixteen LoadF16(const uint8_t* at) {
     return {FourF16(at), FourF16(at + 8), FourF16(at + 16), FourF16(at + 24)};
   }
+  static float32x4_t FourInt8(int16x4_t codes) { return vcvtq_f32_s32(vmovl_s16(codes)); }
+  static Sixteen LoadInt8(const uint8_t* at) {
+    const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(at));
+    const int16x8_t low = vmovl_s8(vget_low_s8(codes));
+    const int16x8_t high = vmovl_s8(vget_high_s8(codes));
+    return {FourInt8(vget_low_s16(low)), FourInt8(vget_high_s16(low)), FourInt8(vget_low_s16(high)),
+            FourInt8(vget_high_s16(high))};
+  }
+  static float32x4_t FourBf16(const uint8_t* at) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at)), 16));
+  }
+  static Sixteen LoadBf16(const uint8_t* at) {
+    return {FourBf16(at), FourBf16(at + 8), FourBf16(at + 16), FourBf16(at + 24)};
+  }
   static void Store(float* at, const Sixteen& x) {
     vst1q_f32(at, x.v0);
     vst1q_f32(at + 4, x.v1);

@@ -6,31 +6,15 @@ namespace smoe::kernels {
 
 namespace {
 
-// One head's keys and values in one page.
-struct PageView {
-  const uint8_t* keys;    // [head_dim][kAttentionPage]
-  const uint8_t* values;  // [kAttentionPage][head_dim]
-};
-
-PageView PageOf(const AttentionJob& job, size_t key) {
-  const auto* base = reinterpret_cast<const uint8_t*>(job.pages[key / kAttentionPage]);
-  const uint8_t* keys = base + job.page_offset;
-  return {keys, keys + kAttentionPage * job.head_dim * KvElementBytes(job.kind)};
-}
-
-float ElementAt(KvKind kind, const uint8_t* data, size_t index) {
-  if (kind == KvKind::kF16) return tensor::F32FromF16(Load16(data + index * 2));
-  float value;
-  std::memcpy(&value, data + index * 4, sizeof(value));
-  return value;
+const std::byte* HeadOf(const AttentionJob& job, size_t key) {
+  return job.pages[key / kAttentionPage] + job.page_offset;
 }
 
 float Score(const AttentionJob& job, const float* query, size_t key) {
-  const PageView page = PageOf(job, key);
+  const std::byte* head = HeadOf(job, key);
   float sum = 0;
   for (size_t i = 0; i < job.head_dim; ++i) {
-    const size_t index = i * kAttentionPage + key % kAttentionPage;
-    sum = Fma(query[i], ElementAt(job.kind, page.keys, index), sum);
+    sum = Fma(query[i], KvKeyAt(job.kind, head, job.head_dim, key % kAttentionPage, i), sum);
   }
   return sum * job.scale;
 }
@@ -46,10 +30,10 @@ AttentionState AttendPart(const AttentionJob& job, const float* query, size_t be
   for (size_t key = begin; key < end; ++key) {
     const float weight = Exp(weights[key - begin] - max);
     lanes[key % kSumLanes] += weight;
-    const uint8_t* values = PageOf(job, key).values;
-    const size_t row = key % kAttentionPage * job.head_dim;
+    const std::byte* head = HeadOf(job, key);
     for (size_t i = 0; i < job.head_dim; ++i) {
-      out[i] = Fma(weight, ElementAt(job.kind, values, row + i), out[i]);
+      const float value = KvValueAt(job.kind, head, job.head_dim, key % kAttentionPage, i);
+      out[i] = Fma(weight, value, out[i]);
     }
   }
   return {max, SumLanes(lanes)};
@@ -83,10 +67,6 @@ void AttendQuery(const AttentionJob& job, const AttentionQuery& query) {
 }
 
 }  // namespace
-
-const char* KvKindName(KvKind kind) { return kind == KvKind::kF16 ? "f16" : "f32"; }
-
-size_t KvElementBytes(KvKind kind) { return kind == KvKind::kF16 ? 2 : 4; }
 
 void ToF16Scalar(const float* x, size_t count, uint16_t* out) {
   for (size_t i = 0; i < count; ++i) out[i] = tensor::F16FromF32(x[i]);

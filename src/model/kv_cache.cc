@@ -14,55 +14,12 @@ namespace {
 
 // Keys and values of one head in one page.
 size_t HeadBytes(const KvShape& shape) {
-  return 2 * kKvPageTokens * shape.head_dim() * kernels::KvElementBytes(shape.kind);
+  return kKvPageTokens * kernels::KvTokenBytes(shape.kind, shape.head_dim());
 }
 
 size_t LayerBytes(const KvShape& shape) { return HeadBytes(shape) * shape.key_value_heads; }
 
 size_t PageBytes(const KvShape& shape) { return LayerBytes(shape) * shape.layer_count; }
-
-// `count` elements of kBytes each into every stride-th place.
-template <size_t kBytes>
-void Scatter(const void* from, size_t count, size_t stride, std::byte* to) {
-  const auto* source = static_cast<const std::byte*>(from);
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * stride * kBytes, source + i * kBytes, kBytes);
-  }
-}
-
-// One token of one head: a column of the keys, a row of the values.
-void WriteFloats(const float* keys, const float* values, size_t head_dim, size_t row,
-                 std::byte* head) {
-  constexpr size_t kBytes = sizeof(float);
-  Scatter<kBytes>(keys, head_dim, kKvPageTokens, head + row * kBytes);
-  std::memcpy(head + (kKvPageTokens + row) * head_dim * kBytes, values, head_dim * kBytes);
-}
-
-void WriteHalves(const kernels::KernelTable& kernels, const float* keys, const float* values,
-                 size_t head_dim, size_t row, std::byte* head) {
-  constexpr size_t kBytes = sizeof(uint16_t);
-  constexpr size_t kStretch = 128;
-  uint16_t bits[kStretch];
-  std::byte* const value_row = head + (kKvPageTokens + row) * head_dim * kBytes;
-  for (size_t first = 0; first < head_dim; first += kStretch) {
-    const size_t count = std::min(kStretch, head_dim - first);
-    kernels.to_f16(keys + first, count, bits);
-    Scatter<kBytes>(bits, count, kKvPageTokens, head + (first * kKvPageTokens + row) * kBytes);
-    kernels.to_f16(values + first, count, bits);
-    std::memcpy(value_row + first * kBytes, bits, count * kBytes);
-  }
-}
-
-float Load(kernels::KvKind kind, const std::byte* head, size_t index) {
-  if (kind == kernels::KvKind::kF16) {
-    uint16_t bits;
-    std::memcpy(&bits, head + index * sizeof(bits), sizeof(bits));
-    return tensor::F32FromF16(bits);
-  }
-  float value;
-  std::memcpy(&value, head + index * sizeof(value), sizeof(value));
-  return value;
-}
 
 }  // namespace
 
@@ -205,26 +162,21 @@ void KvSequence::Write(const kernels::KernelTable& kernels, uint32_t layer, size
   const size_t row = position % kKvPageTokens;
   for (uint32_t head = 0; head < shape.key_value_heads; ++head) {
     std::byte* const at = HeadAt(layer, position, head);
-    const size_t first = head * head_dim;
-    if (shape.kind == kernels::KvKind::kF16) {
-      WriteHalves(kernels, keys + first, values + first, head_dim, row, at);
-    } else {
-      WriteFloats(keys + first, values + first, head_dim, row, at);
-    }
+    kernels::WriteKvToken(kernels, shape.kind, keys + head * head_dim, values + head * head_dim,
+                          head_dim, row, at);
   }
 }
 
 float KvSequence::KeyAt(uint32_t layer, size_t position, uint32_t element) const {
   const uint32_t head_dim = cache_->shape_.head_dim();
-  return Load(kind(), HeadAt(layer, position, element / head_dim),
-              element % head_dim * kKvPageTokens + position % kKvPageTokens);
+  return kernels::KvKeyAt(kind(), HeadAt(layer, position, element / head_dim), head_dim,
+                          position % kKvPageTokens, element % head_dim);
 }
 
 float KvSequence::ValueAt(uint32_t layer, size_t position, uint32_t element) const {
   const uint32_t head_dim = cache_->shape_.head_dim();
-  const size_t row = kKvPageTokens + position % kKvPageTokens;
-  return Load(kind(), HeadAt(layer, position, element / head_dim),
-              row * head_dim + element % head_dim);
+  return kernels::KvValueAt(kind(), HeadAt(layer, position, element / head_dim), head_dim,
+                            position % kKvPageTokens, element % head_dim);
 }
 
 std::span<const std::byte* const> KvSequence::Pages(uint32_t layer) const {
@@ -267,7 +219,8 @@ KvSequence KvCache::NewSequence() {
 }
 
 uint64_t KvBytesPerToken(const KvShape& shape) {
-  return uint64_t{2} * kernels::KvElementBytes(shape.kind) * shape.layer_count * shape.kv_width;
+  return uint64_t{kernels::KvTokenBytes(shape.kind, shape.head_dim())} * shape.key_value_heads *
+         shape.layer_count;
 }
 
 }  // namespace smoe::model

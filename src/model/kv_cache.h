@@ -1,9 +1,8 @@
 // model/kv_cache.h: keys and values of all sequences, in pages from one pool.
 //
-// A page holds kKvPageTokens tokens, layer after layer, in a layer head after head: the head's keys
-// TRANSPOSED, [head_dim][tokens], so that keys lie in lanes when they are scored, then its values
-// [tokens][head_dim]. A sequence owns a table of pages, grows page by page and gives all back when
-// it goes. The order of arithmetic never depends on which pages a sequence got, and what lies
+// A page holds kKvPageTokens tokens, layer after layer, in a layer head after head, as
+// kernels/kv_page.h says. A sequence owns a table of pages, grows page by page and gives all back
+// when it goes. The order of arithmetic never depends on which pages a sequence got, and what lies
 // behind its last token is never looked at: a page keeps what its last owner wrote.
 //
 //   pool:     [page][page][page]...            model/page_pool.h says who uses which

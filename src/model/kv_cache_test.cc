@@ -63,7 +63,7 @@ TEST(KvCache, KeysLieTransposedAndValuesInRowsBehindThem) {
     const std::vector<float> values = {-1, -2, -3, -4, -5, -6, -7, -8};
     sequence.Write(kernels::kScalarKernels, 1, kKvPageTokens + 5, keys.data(), values.data());
     ASSERT_EQ(sequence.Pages(1).size(), 3u);
-    const size_t bytes = kernels::KvElementBytes(kind);
+    const size_t bytes = kind == kernels::KvKind::kF16 ? 2 : 4;
     const auto element = [&](size_t head, size_t index) {
       const std::byte* at =
           sequence.Pages(1)[1] + sequence.HeadOffset(static_cast<uint32_t>(head)) + index * bytes;
@@ -95,6 +95,28 @@ TEST(KvCache, HalvesAreRoundedToTheNearestEven) {
   EXPECT_EQ(sequence.KeyAt(0, 31, 299), 1 + 0x1p-9f);
   EXPECT_EQ(sequence.ValueAt(0, 31, 298), 1.0f);
   EXPECT_EQ(sequence.ValueAt(0, 31, 299), 1 + 0x1p-9f);
+}
+
+// Two heads of 40: a group of 32 elements and one of 8 each, with a scale of 2 bytes.
+TEST(KvCache, CodesOfOneByteAreOffByHalfAScaleAtMost) {
+  KvShape shape = {.layer_count = 1, .kv_width = 80, .key_value_heads = 2};
+  shape.kind = kernels::KvKind::kInt8;
+  EXPECT_EQ(KvBytesPerToken(shape), 2u * 2 * (40 + 2 * 2));
+  auto made = KvCache::Create(shape, 1);
+  ASSERT_TRUE(made.has_value());
+  KvSequence sequence = (*made)->NewSequence();
+  ASSERT_TRUE(sequence.Reserve(1).has_value());
+  std::vector<float> keys(80);
+  std::vector<float> values(80);
+  for (size_t i = 0; i < keys.size(); ++i) {  // largest magnitudes: 127 keys, 254 values
+    keys[i] = i % 8 == 0 ? -127 : static_cast<float>(i) + 0.25f;
+    values[i] = i % 8 == 7 ? 254 : -2 * static_cast<float>(i);
+  }
+  sequence.Write(kernels::kScalarKernels, 0, 17, keys.data(), values.data());
+  for (uint32_t i = 0; i < 80; ++i) {
+    EXPECT_EQ(sequence.KeyAt(0, 17, i), i % 8 == 0 ? -127 : static_cast<float>(i));
+    EXPECT_EQ(sequence.ValueAt(0, 17, i), values[i]);
+  }
 }
 
 TEST(KvCache, MovedFromSequencesGiveNothingBackTwice) {
