@@ -50,6 +50,10 @@ class Frequency final : public EvictionPolicy {
     const Shares& shares = shares_[ordinal];
     return (1 - kFastWeight) * shares.slow + kFastWeight * shares.fast;
   }
+  double LastingWorth(uint32_t ordinal) const override { return shares_[ordinal].slow; }
+  void Recall(uint32_t ordinal, double lasting_worth) override {
+    shares_[ordinal].slow = lasting_worth;
+  }
 
  private:
   struct Shares {

@@ -39,6 +39,11 @@ class EvictionPolicy {
   // Of the expert with this ordinal, from 0 up. Among equals the lower ordinal goes first.
   virtual double Worth(uint32_t ordinal) const = 0;
 
+  // The part of a worth that outlasts the next few tokens, to be kept from run to run, and how it
+  // is taken up again before the first pass. A policy that knows no such thing says 0.
+  virtual double LastingWorth(uint32_t) const { return 0; }
+  virtual void Recall(uint32_t, double) {}
+
  protected:
   EvictionPolicy() = default;
 };

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/memory.h"
 #include "base/result.h"
@@ -39,6 +40,11 @@ struct CacheStats {           // counted since Create()
   uint64_t prefetch_hit_count = 0;   // in memory when the pass began, through Prefetch
   uint64_t prefetch_used_count = 0;  // the next pass wanted it: no hit, and no miss if it was there
   uint64_t prefetch_wasted_count = 0;  // it did not
+  // Reads of ReadWhenIdle; each ends as one of the two below, but for those that nobody has wanted
+  // or evicted so far. Once it is there such an expert counts as a hit like any other.
+  uint64_t idle_count = 0;
+  uint64_t idle_used_count = 0;
+  uint64_t idle_wasted_count = 0;  // evicted, or failed, before a pass wanted it
   // The gauge of one more GiB: misses that would be left with gauge_slot_count() slots, and the
   // bytes that these would not have read. engine/memory_gauge.h makes a sentence of it.
   uint64_t gauge_miss_count = 0;
@@ -98,6 +104,13 @@ class ExpertCache {
   // yields: only while no read of the pass is under way, for guesses that may be wrong.
   virtual void Prefetch(std::span<const store::ExpertId> likely, bool yields) = 0;
 
+  // Experts to be read while the drive has nothing else to do, likeliest first; known here or not.
+  // One read at a time, begun when none is in flight and neither the pass nor Prefetch has one to
+  // begin, and only into slots that hold nothing: so nothing goes for it, and a read on demand
+  // waits for one other at most. It goes on over the passes that follow, as they call in here. Such
+  // an expert may be evicted like any other. A failed read is no error, and not tried again.
+  virtual void ReadWhenIdle(std::span<const store::ExpertId> likely) = 0;
+
   // The next expert of the pass, or nullopt after the last. Blocks only if nothing is ready.
   // A failed read is retried once with buffered reads if the drive refused direct ones.
   // Requires fewer than slot_count experts to be out while the pass wants more.
@@ -135,6 +148,10 @@ class ExpertCache {
   virtual uint32_t gauge_slot_count() const = 0;
   // How much the policy thinks of an expert, 0 for one that never was wanted.
   virtual double Worth(store::ExpertId id) const = 0;
+  // The policy's lasting worths, by ordinal: see EvictionPolicy. Recall before the first pass, with
+  // one for each expert of the store.
+  virtual std::vector<double> LastingWorths() const = 0;
+  virtual void Recall(std::span<const double> lasting_worths) = 0;
   // All slots, to see or choose which pages they get. Their bytes are the cache's own.
   virtual MutableBytes slab() = 0;
   virtual CacheStats stats() const = 0;

@@ -95,10 +95,21 @@ void SlabCache::Want(uint32_t wanted_index) {
     resident_.Remove(index);
     ++(slot.is_prefetched ? stats_.prefetch_hit_count : stats_.hit_count);
   }
-  if (slot.is_prefetched) ++stats_.prefetch_used_count;
-  slot.is_prefetched = false;
+  if (std::exchange(slot.is_prefetched, false)) ++stats_.prefetch_used_count;
+  if (std::exchange(slot.is_idle_read, false)) ++stats_.idle_used_count;
   slot.wanted_index = wanted_index;
   if (!is_loading) SetReady(index);
+}
+
+std::vector<double> SlabCache::LastingWorths() const {
+  std::vector<double> worths(slot_of_.size());
+  for (uint32_t i = 0; i < worths.size(); ++i) worths[i] = policy_->LastingWorth(i);
+  return worths;
+}
+
+void SlabCache::Recall(std::span<const double> lasting_worths) {
+  SMOE_CHECK(lasting_worths.size() == slot_of_.size());
+  for (uint32_t i = 0; i < lasting_worths.size(); ++i) policy_->Recall(i, lasting_worths[i]);
 }
 
 CacheStats SlabCache::stats() const {

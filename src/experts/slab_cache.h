@@ -34,7 +34,9 @@ struct Slot {
   store::ExpertId id;
   uint32_t ordinal = 0;
   uint32_t wanted_index = kNotWanted;
-  bool is_prefetched = false;  // loading or resident, and no pass has wanted it yet
+  // Loading or resident, no pass has wanted it yet, and who had it read: Prefetch, ReadWhenIdle.
+  bool is_prefetched = false;
+  bool is_idle_read = false;
 
   // While loading.
   store::ExpertLocation location;
@@ -63,6 +65,7 @@ class SlabCache final : public ExpertCache {
 
   void Begin(std::span<const store::ExpertId> wanted, const PassRows& rows) override;
   void Prefetch(std::span<const store::ExpertId> likely, bool yields) override;
+  void ReadWhenIdle(std::span<const store::ExpertId> likely) override;
   Result<std::optional<ReadyExpert>> Next() override;
   Result<std::optional<ReadyExpert>> TryNext() override;
   void Release(const ReadyExpert& expert) override;
@@ -78,6 +81,8 @@ class SlabCache final : public ExpertCache {
     const std::optional<uint32_t> ordinal = FindOrdinal(store_, id);
     return ordinal ? policy_->Worth(*ordinal) : 0.0;
   }
+  std::vector<double> LastingWorths() const override;
+  void Recall(std::span<const double> lasting_worths) override;
   CacheStats stats() const override;
   MutableBytes slab() override { return slab_.bytes(); }
   SlotCounts Audit() const override;
@@ -94,6 +99,7 @@ class SlabCache final : public ExpertCache {
   void MoveExpert(uint32_t from, uint32_t to);
   void StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_index);
   bool StartNextPrefetch();
+  bool StartNextIdleRead();
   void PlaceReads(uint32_t slot);
   Status StartReads();
   Status PushExtents();
@@ -133,6 +139,9 @@ class SlabCache final : public ExpertCache {
   bool likely_yields_ = false;
   size_t likely_begin_ = 0;           // those before it are loading, there, or passed over
   std::vector<uint32_t> prefetched_;  // slots with is_prefetched
+
+  std::vector<store::ExpertId> idle_;
+  size_t idle_begin_ = 0;  // those before it are loading, there, or passed over
 
   uint32_t pinned_count_ = 0;
   uint32_t in_flight_count_ = 0;

@@ -39,4 +39,26 @@ bool SlabCache::StartNextPrefetch() {
   return false;
 }
 
+void SlabCache::ReadWhenIdle(std::span<const store::ExpertId> likely) {
+  idle_.assign(likely.begin(), likely.end());
+  idle_begin_ = 0;
+  if (queue_error_) return;
+  if (Status started = StartReads(); !started) queue_error_ = std::move(started.error());
+}
+
+bool SlabCache::StartNextIdleRead() {
+  if (in_flight_count_ > 0 || free_.empty()) return false;
+  for (; idle_begin_ < idle_.size(); ++idle_begin_) {
+    const std::optional<uint32_t> ordinal = FindOrdinal(store_, idle_[idle_begin_]);
+    if (!ordinal || slot_of_[*ordinal] != kNoSlot) continue;
+    const uint32_t slot = free_.PopFront();
+    StartLoading(slot, idle_[idle_begin_++], kNotWanted);
+    slots_[slot].is_prefetched = false;
+    slots_[slot].is_idle_read = true;
+    ++stats_.idle_count;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace smoe::experts

@@ -57,6 +57,7 @@ void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_
   loading.ordinal = ordinal;
   loading.wanted_index = wanted_index;
   loading.is_prefetched = wanted_index == kNotWanted;
+  loading.is_idle_read = false;
   loading.is_retried = false;
   PlaceReads(slot);
 }
@@ -79,7 +80,7 @@ Status SlabCache::StartReads() {
     SMOE_TRY(PushExtents());
     if (!starting_.empty() || queue_.free_count() == 0) return Ok();
     if (missing_begin_ == missing_.size()) {
-      if (!StartNextPrefetch()) return Ok();
+      if (!StartNextPrefetch() && !StartNextIdleRead()) return Ok();
       continue;
     }
     const uint32_t slot = TakeSlot(false);
@@ -153,6 +154,7 @@ void SlabCache::Finish(uint32_t slot) {
   }
   const bool failed = std::exchange(loaded.error, std::nullopt).has_value();
   if (failed && std::exchange(loaded.is_prefetched, false)) ++stats_.prefetch_wasted_count;
+  if (failed && std::exchange(loaded.is_idle_read, false)) ++stats_.idle_wasted_count;
   loaded.state = failed ? SlotState::kFree : SlotState::kResident;
   (failed ? free_ : resident_).PushBack(slot);
 }

@@ -42,6 +42,7 @@ void SlabCache::MoveExpert(uint32_t from, uint32_t to) {
   target.ordinal = source.ordinal;
   target.wanted_index = kNotWanted;
   target.is_prefetched = std::exchange(source.is_prefetched, false);
+  target.is_idle_read = std::exchange(source.is_idle_read, false);
   slot_of_[target.ordinal] = to;
   std::replace(prefetched_.begin(), prefetched_.end(), from, to);
 }
@@ -71,6 +72,7 @@ uint32_t SlabCache::EvictLeast(bool spares_prefetched) {
   resident_.Remove(slot);
   slot_of_[slots_[slot].ordinal] = kNoSlot;
   if (std::exchange(slots_[slot].is_prefetched, false)) ++stats_.prefetch_wasted_count;
+  if (std::exchange(slots_[slot].is_idle_read, false)) ++stats_.idle_wasted_count;
   return slot;
 }
 
