@@ -36,10 +36,17 @@ Result<std::optional<uint64_t>> AskedSlots(const BudgetDemand& demand) {
 
 Status CheckContext(const BudgetDemand& demand) {
   const auto bytes = CheckedMul(demand.context_tokens, demand.kv_bytes_per_token);
-  if (bytes && *bytes <= kKvBytesMax) return Ok();
-  return Exhausted("--context: {} tokens of {} each asked, at most {} can be addressed",
-                   demand.context_tokens, SizeText(demand.kv_bytes_per_token),
-                   kKvBytesMax / demand.kv_bytes_per_token);
+  if (!bytes || *bytes > kKvBytesMax) {
+    return Exhausted("--context: {} tokens of {} each asked, at most {} can be addressed",
+                     demand.context_tokens, SizeText(demand.kv_bytes_per_token),
+                     kKvBytesMax / demand.kv_bytes_per_token);
+  }
+  const auto limit = CheckedMul(demand.max_positions, demand.request_count);
+  if (demand.max_positions == 0 || !limit || demand.context_tokens <= *limit) return Ok();
+  return Invalid(
+      "--context: {} tokens asked, the model was made for {} (max_position_embeddings in its "
+      "config); ask for at most {}",
+      demand.context_tokens, demand.max_positions, *limit);
 }
 
 // A way to divide, but for the cache.
@@ -240,6 +247,10 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit
   Budget budget;
   budget.limit = limit;
   budget.context_tokens = division.context_tokens;
+  budget.request_tokens = division.context_tokens;
+  if (demand.max_positions != 0) {
+    budget.request_tokens = std::min(budget.request_tokens, demand.max_positions);
+  }
   budget.chunk_tokens = division.chunk_tokens;
   budget.slot_count = static_cast<uint32_t>(slots);
   budget.slot_count_min = static_cast<uint32_t>(std::min(slots, least));

@@ -72,6 +72,7 @@ struct BudgetDemand {
   uint32_t layer_count = 1;   // with experts
   uint32_t top_k = 0;
   uint64_t max_positions = 0;     // of the model; 0: it does not say
+  uint32_t request_count = 1;     // that run at once, each with up to max_positions tokens
   bool reads_page_cache = false;  // experts come through it
   // What the user asked for; absent or 0: decided here.
   size_t context_tokens = 0;
@@ -87,7 +88,8 @@ struct BudgetLine {
 };
 
 struct Budget {
-  size_t context_tokens = 0;
+  size_t context_tokens = 0;  // over all requests
+  size_t request_tokens = 0;  // of one: the same, but no more than the model has positions
   size_t chunk_tokens = 0;
   uint32_t slot_count = 0;
   uint32_t slot_count_min = 0;  // that a guard should leave: top_k + 1

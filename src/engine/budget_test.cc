@@ -89,6 +89,25 @@ TEST(DivideMemory, NeverChoosesAContextBeyondTheModelNorBelowTheLeast) {
   EXPECT_EQ(Divide(demand, 8000 * kMiB)->context_tokens, 1000u);
 }
 
+TEST(DivideMemory, AContextBeyondTheModelsPositionsIsRefusedByBothNumbers) {
+  BudgetDemand demand = SmallModel();
+  demand.max_positions = 4096;
+  demand.context_tokens = 4096;
+  EXPECT_TRUE(DivideAsked(demand, 4000 * kMiB));
+  demand.context_tokens = 4097;
+  const auto refused = DivideAsked(demand, 4000 * kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
+  EXPECT_NE(refused.error().message().find("4097 tokens asked, the model was made for 4096"),
+            std::string::npos)
+      << refused.error().message();
+  demand.request_count = 2;
+  demand.context_tokens = 8192;
+  const auto both = DivideAsked(demand, 4000 * kMiB);
+  ASSERT_TRUE(both) << "both may use all positions";
+  EXPECT_EQ(both->request_tokens, 4096u);
+}
+
 TEST(DivideMemory, ALongContextDoesNotDriveExpertsOutUnasked) {
   BudgetDemand demand = SmallModel();
   demand.max_positions = 40'000;
@@ -165,6 +184,7 @@ TEST(DivideMemory, WarnsOfACacheThatDoesNotFit) {
 TEST(DivideMemory, TakesTheLargestContextThatCanBeAddressedAndNoTokenMore) {
   BudgetDemand demand = SmallModel();
   demand.cache_experts = 9;
+  demand.max_positions = 0;
   demand.context_tokens = kKvBytesMax / 1024;
   EXPECT_TRUE(Divide(demand, 4096 * kMiB));
   for (const size_t tokens : {kKvBytesMax / 1024 + 1, SIZE_MAX}) {

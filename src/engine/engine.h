@@ -184,7 +184,7 @@ class Engine {
   virtual Result<PageUse> cache_pages() const = 0;
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual const std::vector<std::string>& choices() const = 0;  // what Open decided, and why
-  virtual size_t context_tokens() const = 0;
+  virtual size_t context_tokens() const = 0;                    // of one request
   virtual kernels::KvKind kv_kind() const = 0;
   virtual const model::TrunkReport& trunk_report() const = 0;
   virtual EngineStats stats() const = 0;

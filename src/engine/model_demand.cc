@@ -51,6 +51,15 @@ uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const EngineOptions
                           LogitRowMax(options, chunk_tokens) * uint64_t{config.vocab_size});
 }
 
+// YaRN stretches the positions of the training; configs do not always say the product.
+uint64_t MaxPositions(const checkpoint::ModelConfig& config) {
+  constexpr double kMost = 0x1p40;
+  if (config.rope.type != checkpoint::RopeType::kYarn) return config.max_position_embeddings;
+  const double stretched =
+      std::min(kMost, config.rope.factor * static_cast<double>(config.rope.original_positions));
+  return std::max(config.max_position_embeddings, static_cast<uint64_t>(stretched));
+}
+
 uint64_t MatrixBytes(TrunkFormat format, uint64_t rows, uint64_t cols) {
   const uint64_t count = rows * cols;
   if (format == TrunkFormat::kQ4 && cols % checkpoint::kQ4Group == 0) {
@@ -104,7 +113,8 @@ BudgetDemand DemandOf(const checkpoint::ModelConfig& config, const EngineOptions
   // Each sequence may leave most of its last page empty.
   demand.kv_spare_tokens = options.batch_max * model::kKvPageTokens;
   demand.top_k = config.num_experts_per_tok;
-  demand.max_positions = config.max_position_embeddings;
+  demand.max_positions = MaxPositions(config);
+  demand.request_count = static_cast<uint32_t>(std::min<size_t>(options.batch_max, UINT32_MAX));
   demand.context_tokens = options.context_tokens;
   demand.chunk_tokens = options.chunk_tokens;
   demand.cache_bytes = options.cache_bytes;

@@ -19,12 +19,6 @@ namespace smoe::engine {
 namespace {
 
 Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
-  const checkpoint::ModelConfig& config = parts.files.config;
-  const uint64_t positions = config.max_position_embeddings;
-  if (positions != 0 && options.context_tokens > positions) {
-    LogWarning("--context {}: the model was made for {} positions, beyond them answers degrade",
-               options.context_tokens, positions);
-  }
   SMOE_TRY_ASSIGN(const BudgetDemand demand, DemandOfFiles(parts.files, options));
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
   if (options.memory_bytes && *options.memory_bytes > free.bytes + ResidentBytes()) {
@@ -106,7 +100,7 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
   model::KvShape shape = parts->model->kv_shape();
   shape.kind = ChooseKvKind(options);
   SMOE_TRY_ASSIGN(parts->kv, model::KvCache::Create(shape, KvRoom(*parts, budget)));
-  parts->context_tokens = budget.context_tokens;
+  parts->context_tokens = budget.request_tokens;
   return Ok();
 }
 

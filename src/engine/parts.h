@@ -34,7 +34,7 @@ struct Parts {
   std::unique_ptr<model::KvCache> kv;
   StepLimits limits;
   size_t batch_max = 0;
-  size_t context_tokens = 0;
+  size_t context_tokens = 0;  // of one request
   size_t logit_row_max = 0;
   Budget budget;
   std::vector<std::string> choices;
