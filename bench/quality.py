@@ -41,6 +41,10 @@ TRUNKS = [
     ("int8", "q4"),
     ("int8", "int8,head=q4"),
 ]
+# Each against f32 arithmetic with the trunk as it is and keys and values in f32. Where nothing else
+# is rounded, and with the default of everything else.
+KV_KINDS = [("f32", "source", kind) for kind in ("f16", "int8")]
+KV_KINDS += [("int8", "int8", kind) for kind in ("f32", "f16", "int8")]
 GATE = {"kl": 1e-3, "top1": 0.99, "perplexity": 0.005}  # of the default, int8 and int8
 
 
@@ -119,6 +123,26 @@ def trunk_rows(smoe, store, text, threads):
     return rows
 
 
+def kv_rows(smoe, store, text, threads):
+    rows = []
+    for arithmetic, trunk, kind in KV_KINDS:
+        result = json.loads(run(smoe, "compare", store, store, "--reference", "--text", text,
+                                "--json", "--arithmetic", arithmetic, "--trunk-format", trunk,
+                                "--kv", kind, "--threads", threads))
+        a, b, logits = result["a"], result["b"], result["logits"]
+        rows.append([arithmetic, trunk, kind, f"{b['perplexity']:.4f}",
+                     f"{100 * (b['perplexity'] / a['perplexity'] - 1):+.3f} %",
+                     f"{logits['kl_mean']:.2e}", f"{logits['kl_max']:.2f}",
+                     f"{100 * logits['top1_agreement']:.2f} %"])
+    return rows
+
+
+def print_table(head, rows):
+    print("\n| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    for cells in rows:
+        print("| " + " | ".join(cells) + " |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -145,17 +169,14 @@ def main():
             rows.append(row(name, result["b"], result))
             if name == "Q4, group 64":
                 trunks = trunk_rows(smoe, out, text, options.threads)
-        print(f"{result['text']['tokens']} tokens, arithmetic {options.arithmetic}\n")
-    print("| experts | drive, MiB | experts, MiB | T, MiB | perplexity | weight RMSE | KL mean |"
-          " KL max | top-1 |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for cells in rows:
-        print("| " + " | ".join(cells) + " |")
-    print("\n| arithmetic | trunk | MiB | largest error | perplexity | change | KL mean | KL max |"
-          " top-1 |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for cells in trunks:
-        print("| " + " | ".join(cells) + " |")
+                kinds = kv_rows(smoe, out, text, options.threads)
+        print(f"{result['text']['tokens']} tokens, arithmetic {options.arithmetic}")
+    print_table(["experts", "drive, MiB", "experts, MiB", "T, MiB", "perplexity", "weight RMSE",
+                 "KL mean", "KL max", "top-1"], rows)
+    print_table(["arithmetic", "trunk", "MiB", "largest error", "perplexity", "change", "KL mean",
+                 "KL max", "top-1"], trunks)
+    print_table(["arithmetic", "trunk", "keys and values", "perplexity", "change", "KL mean",
+                 "KL max", "top-1"], kinds)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) 
                    "Room for tokens (default: the model's, or what fits)");
   arguments.Choice("--arithmetic", &options->arithmetic, {"int8", "f32"},
                    "int8: activations quantised; f32: the reference");
-  arguments.Choice("--kv", &options->kv, {"auto", "f32", "f16"},
+  arguments.Choice("--kv", &options->kv, {"auto", "f32", "f16", "int8"},
                    "How keys and values are kept; auto: f16, and f32 with f32 arithmetic");
   arguments.Option("--trunk-format", &options->trunk_format, "FORMAT",
                    "Matrices of the trunk in memory: source, bf16, int8 or q4; then parts that "
@@ -141,6 +141,7 @@ Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, s
   if (options.prefetch == "on") engine_options.prefetch = experts::PrefetchMode::kOn;
   if (options.kv == "f32") engine_options.kv = kernels::KvKind::kF32;
   if (options.kv == "f16") engine_options.kv = kernels::KvKind::kF16;
+  if (options.kv == "int8") engine_options.kv = kernels::KvKind::kInt8;
   if (const char* isa = std::getenv("SMOE_ISA")) engine_options.isa = isa;
   if (!options.trunk_format.empty()) {
     SMOE_TRY_ASSIGN(engine_options.trunk_formats,

@@ -171,7 +171,8 @@ TEST_P(Identity, ATruncatedCacheGoesOnAsIfTheRestHadNeverBeen) {
 TEST(LongContext, LogitsDoNotDependOnHowAttentionIsCut) {
   const std::string folder = SharedPath("checkpoints/qwen3_moe");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no reference data: " << folder;
-  for (const kernels::KvKind kind : {kernels::KvKind::kF32, kernels::KvKind::kF16}) {
+  for (const kernels::KvKind kind :
+       {kernels::KvKind::kF32, kernels::KvKind::kF16, kernels::KvKind::kInt8}) {
     const auto load = [&](size_t threads, const kernels::KernelTable& table, size_t part_max) {
       store::ModelFiles files = OpenFolder(folder);
       if (kind == kernels::KvKind::kF16) {  // and with a window in every second layer
