@@ -60,7 +60,7 @@ void QuantiseHalf(const float* weights, __m256 inverse, __m256 scale, int8_t* co
   const __m256i high = _mm256_packs_epi32(whole[2], whole[3]);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), bytes);
+  _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(codes)), bytes);
 }
 
 }  // namespace
