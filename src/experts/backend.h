@@ -31,10 +31,13 @@ struct RoutedRows {
   const uint32_t* expert_ids = nullptr;  // [row_count][top_k], router order
   const float* weights = nullptr;        // [row_count][top_k]
   float* out = nullptr;                  // [row_count][hidden_size]: set to the weighted sum
-  // Experts of a later layer that its rows will probably want, likeliest first; may name one twice.
-  // Changes no result.
+  // Experts of a later layer that its rows will probably want, likeliest first; an expert stands
+  // there once for each row that will. Changes no result.
   uint32_t likely_layer = 0;
   std::span<const uint32_t> likely_ids = {};
+  // More rows of the same sequences will run through all layers right afterwards: a prompt's next
+  // chunk. Changes no result.
+  bool more_follow = false;
 };
 
 // A row that could not be computed; its out is unspecified.
@@ -52,8 +55,11 @@ class ExpertBackend {
   // Errors: only if nothing more can be computed (the queue is broken).
   virtual Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) = 0;
 
-  // Whether likely_ids would be made use of now. For steps of few rows.
-  virtual bool WantsLikely() const { return false; }
+  // Whether likely_ids would be made use of now, with so many rows.
+  virtual bool WantsLikely(size_t row_count) const {
+    (void)row_count;
+    return false;
+  }
 
   virtual CacheStats stats() const = 0;
   virtual uint64_t compute_ns() const = 0;

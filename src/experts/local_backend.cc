@@ -14,9 +14,9 @@ namespace smoe::experts {
 
 namespace {
 
-// Pairs of row and expert for each expert of a layer from which on the next layer is foreseen: with
-// this many a router that likes all alike leaves one expert in fifty unused.
-constexpr size_t kForeseenPairs = 4;
+// Up to so many rows the next layer's experts are guessed one by one, and only where timing shows
+// that it pays. Of more rows, some will want nearly every expert that is named: they are foreseen.
+constexpr size_t kGuessRowsMax = 16;
 
 struct FailedExpert {
   uint32_t expert_index;
@@ -41,13 +41,17 @@ class LocalBackend final : public ExpertBackend {
   Status TakeMemory();
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   CacheStats stats() const override { return cache_.stats(); }
-  bool WantsLikely() const override { return controller_.is_on(); }
+  bool WantsLikely(size_t row_count) const override {
+    return row_count <= kGuessRowsMax ? controller_.is_on() : reads_;
+  }
   uint64_t compute_ns() const override { return compute_ns_; }
 
  private:
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
-  void Foresee(const RoutedRows& rows, std::span<const store::StoreLayer>::iterator layer);
+  void Foresee(const RoutedRows& rows);
+  void ForeseeFirst();
+  void CountReads();
   void Guess(const RoutedRows& rows);
   void TimeToken(const RoutedRows& rows);
   Result<bool> TakeRound();
@@ -77,6 +81,9 @@ class LocalBackend final : public ExpertBackend {
   std::vector<store::ExpertId> wanted_;
   std::vector<uint32_t> row_counts_;  // of each of them
   std::vector<store::ExpertId> likely_;
+  std::vector<uint32_t> likely_counts_;  // by expert: rows that will probably want it
+  bool reads_ = true;                    // not every expert is in memory, as far as is known
+  uint64_t read_bytes_ = 0;              // of the cache, after it
   size_t hold_count_max_ = 0;
   std::vector<FailedExpert> failed_experts_;
 
@@ -131,6 +138,7 @@ Status LocalBackend::TakeMemory() {
   wanted_.reserve(expert_count_max);
   row_counts_.reserve(expert_count_max);
   likely_.reserve(expert_count_max);
+  likely_counts_.resize(expert_count_max);
   held_.reserve(expert_count_max);
   jobs_.reserve(expert_count_max);
   return Ok();
@@ -156,17 +164,29 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
   cache_.Begin(wanted_,
                {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
   TimeToken(rows);
-  Foresee(rows, layer);
-  if (controller_.is_on()) Guess(rows);
+  if (rows.row_count > kGuessRowsMax) {
+    Foresee(rows);
+    const bool is_last = std::next(layer) == store_.layers().end();
+    if (is_last && rows.more_follow) ForeseeFirst();
+  } else if (controller_.is_on()) {
+    Guess(rows);
+  }
   for (;;) {
     SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
     if (!has_round) break;
     ComputeRound(rows);
     for (const ReadyExpert& expert : held_) cache_.Release(expert);
   }
+  CountReads();
   CollectFailures(rows, failures);
   Combine(rows);
   return Ok();
+}
+
+void LocalBackend::CountReads() {
+  const uint64_t bytes = cache_.stats().read_bytes;
+  reads_ = bytes != read_bytes_ || cache_.slot_count() < store_.expert_count();
+  read_bytes_ = bytes;
 }
 
 // The guesses of a step of few rows, each once.
@@ -196,17 +216,34 @@ void LocalBackend::TimeToken(const RoutedRows& rows) {
   token_time_ = Stopwatch();
 }
 
-// Rows enough to want nearly every expert of this layer will want nearly every one of the next. The
-// reads begin there while this layer computes and the next attends; those that the layer wanted
-// most so far come first, since not all will have begun.
-void LocalBackend::Foresee(const RoutedRows& rows,
-                           std::span<const store::StoreLayer>::iterator layer) {
-  if (rows.row_count * rows.top_k < kForeseenPairs * layer->expert_count) return;
-  const auto after =
-      std::next(layer) == store_.layers().end() ? store_.layers().begin() : std::next(layer);
+// What many rows will want of the next layer, what most of them will first. The reads begin while
+// this layer computes and the next attends, and not all will have begun.
+void LocalBackend::Foresee(const RoutedRows& rows) {
+  if (rows.likely_ids.empty()) return;
+  std::fill(likely_counts_.begin(), likely_counts_.end(), 0U);
+  for (const uint32_t expert : rows.likely_ids) {
+    if (expert < likely_counts_.size()) ++likely_counts_[expert];
+  }
   likely_.clear();
-  for (uint32_t expert = 0; expert < after->expert_count; ++expert) {
-    likely_.push_back({after->layer_index, expert});
+  for (uint32_t expert = 0; expert < likely_counts_.size(); ++expert) {
+    if (likely_counts_[expert] != 0) likely_.push_back({rows.likely_layer, expert});
+  }
+  std::sort(likely_.begin(), likely_.end(), [&](store::ExpertId a, store::ExpertId b) {
+    const uint32_t count_a = likely_counts_[a.expert_index];
+    const uint32_t count_b = likely_counts_[b.expert_index];
+    return count_a != count_b ? count_a > count_b : a.expert_index < b.expert_index;
+  });
+  cache_.Prefetch(likely_, false);
+}
+
+// Behind the last layer comes the next chunk's first, whose rows nobody has seen. They will want
+// what others wanted there.
+void LocalBackend::ForeseeFirst() {
+  const store::StoreLayer& first = store_.layers().front();
+  likely_.clear();
+  for (uint32_t expert = 0; expert < first.expert_count; ++expert) {
+    const store::ExpertId id = {first.layer_index, expert};
+    if (cache_.Worth(id) > 0) likely_.push_back(id);
   }
   std::sort(likely_.begin(), likely_.end(), [&](store::ExpertId a, store::ExpertId b) {
     const double worth_a = cache_.Worth(a);

@@ -447,20 +447,54 @@ TEST(LocalBackend, ImpossibleMemoryIsExhausted) {
   }
 }
 
-// 16 rows of 4 experts on layers of 8: every expert of the next layer is as good as wanted.
-TEST(LocalBackend, ManyRowsForeseeTheNextLayer) {
-  TestStore store({.layers = {{0, 8}, {1, 8}}});
-  Machine machine(store, {.slot_count = 16});
-  Batch batch = MakeBatch(store, 16, 4, 3);
+// A batch on layer 0 that says what its rows will probably want on layer 1.
+void RunForeseeing(Machine& machine, TestStore& store, Batch batch,
+                   const std::vector<uint32_t>& likely, bool more_follow) {
   std::vector<RowFailure> failures;
+  std::vector<float> out(batch.row_count * store.hidden_size());
   batch.layer_index = 0;
-  RunBatch(*machine.backend, store, batch, &failures);
+  RoutedRows rows = batch.Rows(out.data());
+  rows.likely_layer = 1;
+  rows.likely_ids = likely;
+  rows.more_follow = more_follow;
+  ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
+  EXPECT_TRUE(failures.empty());
+}
+
+TEST(LocalBackend, ManyRowsForeseeWhatIsNamedOfTheNextLayer) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  Machine machine(store, {.slot_count = 16, .row_count_max = 17});
+  EXPECT_TRUE(machine.backend->WantsLikely(17));
+  Batch batch = MakeBatch(store, 17, 4, 3);  // wants every expert of a layer
+  RunForeseeing(machine, store, batch, {5, 2, 5, 7}, false);
+  EXPECT_EQ(machine.backend->stats().prefetch_count, 3u);
   batch.layer_index = 1;
+  std::vector<RowFailure> failures;
   const std::vector<float> out = RunBatch(*machine.backend, store, batch, &failures);
   EXPECT_TRUE(failures.empty());
-  EXPECT_EQ(machine.backend->stats().prefetch_used_count, 8u);
+  EXPECT_EQ(machine.backend->stats().prefetch_used_count, 3u);
   EXPECT_EQ(machine.backend->stats().read_bytes, 16 * store.Locate({0, 0}).read_bytes());
-  EXPECT_TRUE(SameBits(out, RunGood(store, {.slot_count = 16}, batch)));
+  EXPECT_TRUE(SameBits(out, RunGood(store, {.slot_count = 16, .row_count_max = 17}, batch)));
+  // Everything is there now, and the next Run finds that out.
+  RunBatch(*machine.backend, store, batch, &failures);
+  EXPECT_FALSE(machine.backend->WantsLikely(17));
+}
+
+TEST(LocalBackend, BehindTheLastLayerTheFirstIsForeseenOnlyIfMoreRowsFollow) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  for (const bool more_follow : {false, true}) {
+    Machine machine(store, {.slot_count = 8, .row_count_max = 17});
+    Batch batch = MakeBatch(store, 17, 4, 3);
+    RunForeseeing(machine, store, batch, {}, more_follow);
+    EXPECT_EQ(machine.backend->stats().prefetch_count, 0u);
+    std::vector<RowFailure> failures;
+    std::vector<float> out(batch.row_count * store.hidden_size());
+    batch.layer_index = 1;  // takes the slots of the other layer
+    RoutedRows rows = batch.Rows(out.data());
+    rows.more_follow = more_follow;
+    ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
+    EXPECT_EQ(machine.backend->stats().prefetch_count, more_follow ? 4u : 0u);
+  }
 }
 
 TEST(LocalBackend, ARowAloneForeseesNothing) {
@@ -477,7 +511,7 @@ TEST(LocalBackend, ARowAloneForeseesNothing) {
 TEST(LocalBackend, GuessesAreReadAheadAndChangeNoBit) {
   TestStore store({.layers = {{0, 8}, {1, 8}}});
   Machine machine(store, {.slot_count = 16, .prefetch = PrefetchMode::kOn});
-  EXPECT_TRUE(machine.backend->WantsLikely());
+  EXPECT_TRUE(machine.backend->WantsLikely(1));
   Batch batch = MakeBatch(store, 1, 4, 3);
   batch.layer_index = 0;
   std::vector<RowFailure> failures;

@@ -9,9 +9,6 @@ namespace smoe::model {
 
 namespace {
 
-// Steps of more rows want so many experts that no guess is needed.
-constexpr size_t kGuessRowsMax = 16;
-
 // Fails the sequences whose router logits are not finite.
 void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
   Scratch& scratch = forward.scratch;
@@ -49,12 +46,15 @@ void GuessNext(const Forward& forward, const LayerWeights& next) {
   const Projection projection[] = {{&next.router, {}, scratch.router}};
   Project(forward, {scratch.shared, row_count, forward.config.hidden_size}, projection);
   scratch.likely_ids.clear();
-  for (size_t row = 0; row < row_count; ++row) {
-    uint32_t* const ids = scratch.guessed_ids.data() + row * rule.top_k;
-    const bool finite = RouteRow(rule, forward.kernels, scratch.router + row * rule.expert_count,
-                                 ids, scratch.guessed_weights);
-    if (!finite) std::fill_n(ids, rule.top_k, 0U);
-  }
+  const auto route = [&](size_t begin, size_t end) {
+    for (size_t row = begin; row < end; ++row) {
+      uint32_t* const ids = scratch.guessed_ids.data() + row * rule.top_k;
+      const bool finite = RouteRow(rule, forward.kernels, scratch.router + row * rule.expert_count,
+                                   ids, scratch.guessed_weights + row * rule.top_k);
+      if (!finite) std::fill_n(ids, rule.top_k, 0U);
+    }
+  };
+  forward.pool.ParallelFor(row_count, 1, std::ref(route));
   for (size_t rank = 0; rank < rule.top_k; ++rank) {
     for (size_t row = 0; row < row_count; ++row) {
       scratch.likely_ids.push_back(scratch.guessed_ids[row * rule.top_k + rank]);
@@ -94,7 +94,8 @@ Status RunRoutedRange(const Forward& forward, uint32_t layer_index, size_t begin
                                 .weights = scratch.weights + begin * top_k,
                                 .out = scratch.branch + begin * hidden,
                                 .likely_layer = layer_index + 1,
-                                .likely_ids = scratch.likely_ids},
+                                .likely_ids = scratch.likely_ids,
+                                .more_follow = scratch.logit_rows.empty()},
                                &row_failures));
   for (experts::RowFailure& failure : row_failures) {
     const StepRow& row = scratch.rows[begin + failure.row];
@@ -150,8 +151,7 @@ Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t la
     const Timed timed(forward.profile.of(Phase::kRouter));
     RouteRows(forward, layer, layer_index);
     forward.scratch.likely_ids.clear();
-    if (next != nullptr && next->is_sparse && forward.row_count() <= kGuessRowsMax &&
-        forward.backend.WantsLikely()) {
+    if (next != nullptr && next->is_sparse && forward.backend.WantsLikely(forward.row_count())) {
       GuessNext(forward, *next);
     }
   }

@@ -27,7 +27,7 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
       {&Scratch::sines, rows, shape.rotary_dim / 2},
       {&Scratch::router, rows, shape.expert_count},
       {&Scratch::weights, rows, shape.top_k},
-      {&Scratch::guessed_weights, 1, shape.top_k},
+      {&Scratch::guessed_weights, rows, shape.top_k},
       {&Scratch::shared, rows, shape.hidden_size},
       {&Scratch::shared_gate, rows, 1},
       {&Scratch::head_in, shape.logit_row_max, shape.hidden_size},

@@ -87,7 +87,7 @@ struct Scratch {
   std::vector<uint32_t> expert_ids;  // [rows][top_k], rank order
   // What the next layer may want: the guesses of each row, and all of them, likeliest first.
   std::vector<uint32_t> guessed_ids;  // [rows][top_k]
-  float* guessed_weights = nullptr;   // [top_k], nobody looks at them
+  float* guessed_weights = nullptr;   // the same, nobody looks at them
   std::vector<uint32_t> likely_ids;
   std::vector<uint8_t> row_is_bad;     // [rows], written by threads, read after the join
   std::vector<uint8_t> row_is_finite;  // [max(rows, logit rows)], of what was quantised last
