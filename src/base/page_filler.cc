@@ -1,6 +1,7 @@
 #include "base/page_filler.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <limits>
@@ -12,6 +13,7 @@ namespace smoe {
 
 namespace {
 
+constexpr int kNiceness = 15;
 constexpr uint64_t kStop = std::numeric_limits<uint64_t>::max();
 
 #if !defined(MADV_POPULATE_WRITE)
@@ -58,6 +60,8 @@ void PageFiller::AwaitRest() const {
 
 // One huge page after the other, cut where they begin, so that each comes whole.
 void PageFiller::Run() {
+  // On Linux a thread's alone. Whoever computes or converts meanwhile goes first.
+  (void)setpriority(PRIO_PROCESS, 0, kNiceness);
   const uint64_t misfit = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePageBytes;
   for (uint64_t at = 0; at < memory_.size();) {
     const uint64_t goal = goal_.load(std::memory_order_acquire);
