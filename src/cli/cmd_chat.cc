@@ -214,6 +214,7 @@ Runner DefineChat(Arguments& arguments) {
   arguments.Flag("--stats", &options->stats, "Say after each answer what it cost");
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
+  DefineWarmStart(arguments, &options->model);
   return [options](Console& console) { return RunChat(*options, console); };
 }
 

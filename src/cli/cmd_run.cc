@@ -182,6 +182,7 @@ Runner DefineRun(Arguments& arguments) {
   arguments.Flag("--json", &options->json, "One JSON object at the end");
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
+  DefineWarmStart(arguments, &options->model);
   return [options](Console& console) { return Run(*options, console); };
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/hot_set.h"
 #include "io/atomic_file.h"
 
 namespace smoe::cli {
@@ -73,6 +74,14 @@ void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) 
   arguments.Option("--trunk-format", &options->trunk_format, "FORMAT",
                    "Matrices of the trunk in memory: source, bf16, int8 or q4; then parts that "
                    "differ, as int8,head=bf16 (default: int8; source with --arithmetic f32)");
+  arguments.Group("");
+}
+
+void DefineWarmStart(Arguments& arguments, ModelOptions* options) {
+  arguments.Group(kEngineGroup);
+  options->warm_start = "on";
+  arguments.Choice("--warm-start", &options->warm_start, {"on", "off"},
+                   "Read the last run's experts while the drive is idle; keep this run's");
   arguments.Group("");
 }
 
@@ -154,8 +163,9 @@ Result<engine::EngineOptions> ChooseEngineOptions(const ModelOptions& options, s
 Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
                                                    const ModelOptions& options, size_t batch_max,
                                                    bool evaluate) {
-  SMOE_TRY_ASSIGN(const engine::EngineOptions engine_options,
+  SMOE_TRY_ASSIGN(engine::EngineOptions engine_options,
                   ChooseEngineOptions(options, batch_max, evaluate));
+  if (options.warm_start == "on") engine_options.hot_set_path = engine::HotSetPath(*files.experts);
   SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));
   if (options.verbose) {
     for (const std::string& choice : engine->choices()) LogInfo("{}", Printable(choice));

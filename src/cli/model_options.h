@@ -29,7 +29,8 @@ struct ModelOptions {
   std::string arithmetic = "int8";
   std::string kv = "auto";
   std::string prefetch = "auto";
-  std::string trunk_format;  // empty: the engine's default
+  std::string warm_start = "off";  // of the commands that DefineWarmStart is called for
+  std::string trunk_format;        // empty: the engine's default
   bool buffered = false;
   bool verbose = false;
 };
@@ -47,6 +48,9 @@ void DefineFileOptions(Arguments& arguments, ModelOptions* options);
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
 // The same without --threads, for commands that take a list of numbers there.
 void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options);
+
+// --warm-start, on by default: for commands whose experts are what the user will want again.
+void DefineWarmStart(Arguments& arguments, ModelOptions* options);
 
 // The vault of tiny-moe that was built and installed with the program.
 // Errors: kInvalid saying where it was looked for.

@@ -159,6 +159,7 @@ Result<std::span<const TokenEvent>> EngineImpl::Step() {
   }
   RemoveFinished();
   if (parts_.keeper) SMOE_TRY(parts_.keeper->Look());
+  if (parts_.warm_start) parts_.warm_start->Look();
   PlanRows();
   if (!rows_.empty()) SMOE_TRY(RunRows());
   RemoveFinished();

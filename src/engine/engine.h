@@ -48,6 +48,8 @@ struct EngineOptions {
   std::optional<checkpoint::TrunkFormats> trunk_formats;
   experts::PrefetchMode prefetch = experts::PrefetchMode::kAuto;  // --prefetch
   std::string isa;                                                // SMOE_ISA; empty: the best
+  // Where the last run's hot set lies and this one's will: engine/warm_start.h. "": neither.
+  std::string hot_set_path;
   bool guard = true;      // watch the system and shrink the cache: engine/memory_guard.h
   bool evaluate = false;  // room for logits at every position, for Evaluate
   // Tests put their own queue here, for instance the fake one.

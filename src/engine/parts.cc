@@ -175,6 +175,11 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   parts.logit_row_max = LogitRowMax(options, budget.chunk_tokens);
   SMOE_TRY(OpenModel(budget, options, &parts));
   OpenKeeper(budget, options, &parts);
+  if (!options.hot_set_path.empty()) {
+    parts.warm_start =
+        std::make_unique<WarmStart>(*parts.cache, *parts.files.experts, options.hot_set_path);
+    parts.choices.push_back(parts.warm_start->sentence());
+  }
   parts.budget = budget;
   parts.choices.push_back(PagesSentence(parts.model->trunk_memory(), parts.cache->slab()));
   SMOE_TRY_ASSIGN(parts.setup, DescribeSetup(parts, options));

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/memory_guard.h"
 #include "engine/scheduler.h"
+#include "engine/warm_start.h"
 #include "experts/backend.h"
 #include "experts/expert_cache.h"
 #include "io/read_queue.h"
@@ -28,7 +29,8 @@ struct Parts {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<io::ReadQueue> queue;
   std::unique_ptr<experts::ExpertCache> cache;
-  std::unique_ptr<CacheKeeper> keeper;  // none: the cache keeps its size
+  std::unique_ptr<WarmStart> warm_start;  // none: the cache begins empty
+  std::unique_ptr<CacheKeeper> keeper;    // none: the cache keeps its size
   std::unique_ptr<experts::ExpertBackend> backend;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::KvCache> kv;

@@ -5,13 +5,11 @@
 #include <sys/statfs.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "base/json.h"
-#include "io/atomic_file.h"
 #include "io/file.h"
+#include "io/user_cache.h"
 
 namespace smoe::io {
 
@@ -95,12 +93,7 @@ bool IsFor(const Json& json, const std::string& key) {
 
 }  // namespace
 
-std::string ReadChoicesPath() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return std::string(cache) + "/smoe/reads.json";
-  const char* const home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/smoe/reads.json" : "";
-}
+std::string ReadChoicesPath() { return UserCachePath("reads.json"); }
 
 std::optional<ReadSample> FindReadChoice(const std::string& path, const std::string& key) {
   for (const Json& one : ReadAll(path)) {
@@ -110,10 +103,6 @@ std::optional<ReadSample> FindReadChoice(const std::string& path, const std::str
 }
 
 Status KeepReadChoice(const std::string& path, const std::string& key, const ReadSample& chosen) {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::filesystem::create_directories(folder, error);
-  if (error) return Io("{}: {}", folder.string(), error.message());
   Json::Array choices = ReadAll(path);
   std::erase_if(choices, [&](const Json& one) { return IsFor(one, key); });
   choices.push_back(ToJson(key, chosen));
@@ -122,8 +111,7 @@ Status KeepReadChoice(const std::string& path, const std::string& key, const Rea
   }
   Json json;
   json.Set("version", kReadChoicesVersion).Set("choices", std::move(choices));
-  const std::string text = json.Dump(1) + "\n";
-  return WriteFileAtomically(path, std::as_bytes(std::span(text)), true);
+  return WriteUserCacheFile(path, json.Dump(1) + "\n");
 }
 
 Result<std::string> ReadChoiceKey(const std::string& machine, const std::string& file_path,

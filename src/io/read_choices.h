@@ -14,7 +14,7 @@ namespace smoe::io {
 inline constexpr int kReadChoicesVersion = 1;
 inline constexpr size_t kReadChoicesMax = 64;  // the oldest go
 
-// $XDG_CACHE_HOME/smoe/reads.json, or in $HOME/.cache; "" if neither is set.
+// As UserCachePath has it.
 std::string ReadChoicesPath();
 
 // `key` says for which machine, file system and store: see ReadChoiceKey.

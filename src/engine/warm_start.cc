@@ -1,0 +1,102 @@
+#include "engine/warm_start.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/hot_set.h"
+
+namespace smoe::engine {
+
+namespace {
+
+uint64_t NowNs() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+uint64_t WantedCount(const experts::CacheStats& stats) {
+  return stats.hit_count + stats.miss_count + stats.prefetch_hit_count;
+}
+
+std::vector<store::ExpertId> IdsByOrdinal(const store::ExpertStore& store) {
+  std::vector<store::ExpertId> ids;
+  for (const store::StoreLayer& layer : store.layers()) {
+    for (uint32_t i = 0; i < layer.expert_count; ++i) ids.push_back({layer.layer_index, i});
+  }
+  return ids;
+}
+
+}  // namespace
+
+WarmStart::WarmStart(experts::ExpertCache& cache, const store::ExpertStore& store, std::string path)
+    : cache_(cache),
+      store_(store),
+      path_(std::move(path)),
+      fingerprint_(ModelFingerprint(store)),
+      kept_ns_(NowNs()) {
+  Begin();
+}
+
+WarmStart::~WarmStart() { Keep(); }
+
+void WarmStart::Begin() {
+  std::vector<double> worths(store_.expert_count(), 0.0);
+  if (access(path_.c_str(), F_OK) == 0) {
+    Result<std::vector<double>> kept = ReadHotSet(path_, fingerprint_, store_.expert_count());
+    if (kept) {
+      worths = std::move(*kept);
+    } else {
+      LogWarning("warm start: the last run's hot set is no good and will be replaced: {}",
+                 kept.error().message());
+    }
+  }
+  for (double& worth : worths) worth *= kKeptShare;
+  cache_.Recall(worths);
+
+  std::vector<uint32_t> order(worths.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return worths[a] > worths[b]; });
+  const auto known = static_cast<size_t>(
+      std::count_if(worths.begin(), worths.end(), [](double worth) { return worth > 0; }));
+  const bool is_resident = cache_.slot_count() == store_.expert_count();
+  order.resize(is_resident ? order.size() : std::min<size_t>(known, cache_.slot_count()));
+
+  const std::vector<store::ExpertId> ids = IdsByOrdinal(store_);
+  std::vector<store::ExpertId> likely;
+  for (const uint32_t ordinal : order) likely.push_back(ids[ordinal]);
+  cache_.ReadWhenIdle(likely);
+  sentence_ = known == 0 ? fmt::format("warm start: {} has nothing of this model yet{}", path_,
+                                       is_resident ? "; all experts are read while the drive is "
+                                                     "idle, in the order of the file"
+                                                   : "")
+                         : fmt::format(
+                               "warm start: {} experts are read while the drive is idle, "
+                               "{} that {} knows first",
+                               likely.size(), std::min(known, likely.size()), path_);
+}
+
+void WarmStart::Look() {
+  const uint64_t now = NowNs();
+  if (now - kept_ns_ < kKeepNs) return;
+  kept_ns_ = now;
+  Keep();
+}
+
+void WarmStart::Keep() {
+  const uint64_t wanted_count = WantedCount(cache_.stats());
+  if (wanted_count == kept_wanted_count_) return;
+  kept_wanted_count_ = wanted_count;
+  const Status kept = WriteHotSet(path_, fingerprint_, cache_.LastingWorths());
+  if (kept || has_complained_) return;
+  has_complained_ = true;
+  LogWarning("warm start: the hot set is not kept: {}", kept.error().message());
+}
+
+}  // namespace smoe::engine

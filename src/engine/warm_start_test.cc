@@ -1,0 +1,200 @@
+#include "engine/warm_start.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "engine/hot_set.h"
+#include "experts/store_for_test.h"
+#include "io/fake_read_queue.h"
+#include "io/user_cache.h"
+
+namespace smoe::engine {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class WarmStartTest : public testing::Test {
+ protected:
+  WarmStartTest()
+      : folder_(fs::temp_directory_path() / fmt::format("smoe_warm_start_{}", getpid())),
+        path_((folder_ / "deep" / "hot-test.json").string()) {
+    Restart(8);
+  }
+  ~WarmStartTest() override {
+    cache_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void Restart(uint32_t slots) {
+    cache_.reset();
+    order_.clear();
+    queue_ = io::MakeFakeReadQueue({.fault = [this](const io::ReadRequest& request) {
+      order_.push_back(request.offset / store_.slot_bytes());
+      return 0;
+    }});
+    auto cache = experts::ExpertCache::Create(store_, *queue_, {.slot_count = slots});
+    ASSERT_TRUE(cache.has_value());
+    cache_ = std::move(*cache);
+  }
+  void RunPass(const std::vector<store::ExpertId>& wanted) {
+    cache_->Begin(wanted);
+    while (const auto next = cache_->Next().value()) cache_->Release(*next);
+  }
+  void WriteFile(const std::string& text) {
+    fs::create_directories(fs::path(path_).parent_path());
+    std::ofstream(path_) << text;
+  }
+
+  experts::TestStore store_{{.layers = {{0, 8}, {2, 8}}}};
+  const fs::path folder_;
+  const std::string path_;
+  std::vector<uint64_t> order_;
+  std::unique_ptr<io::ReadQueue> queue_;
+  std::unique_ptr<experts::ExpertCache> cache_;
+};
+
+TEST_F(WarmStartTest, TheNextRunReadsWhatThisOneWantedMostFirst) {
+  {
+    WarmStart warm(*cache_, store_, path_);
+    EXPECT_THAT(warm.sentence(), HasSubstr("nothing of this model yet"));
+    for (int i = 0; i < 3; ++i) RunPass({{2, 5}});
+    RunPass({{2, 5}, {2, 1}});
+    RunPass({{0, 3}});
+  }
+  Restart(2);
+  WarmStart warm(*cache_, store_, path_);
+  EXPECT_THAT(warm.sentence(), HasSubstr("warm start: 2 experts"));
+  while (cache_->Audit().resident < 2) RunPass({});
+  // A pass gives 1 - 2^(-1/256) of a share: four passes wanted 5 of layer 2, one each the others,
+  // of which 3 of layer 0 saw no pass after it; but neither did 1 of layer 2.
+  ASSERT_EQ(order_.size(), 2u);
+  EXPECT_EQ(order_[0], 8u + 5u);
+}
+
+TEST_F(WarmStartTest, WorthHalvesWithEachRunThatDoesNotWantTheExpert) {
+  ASSERT_TRUE(WriteHotSet(path_, ModelFingerprint(store_),
+                          {0, 0, 0.8, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0, 0, 0}));
+  {
+    WarmStart warm(*cache_, store_, path_);
+    EXPECT_DOUBLE_EQ(cache_->LastingWorths()[2], 0.4);
+    RunPass({{2, 7}});
+  }
+  const auto kept = ReadHotSet(path_, ModelFingerprint(store_), 16);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_NEAR((*kept)[2], 0.4, 1e-6) << "of a layer that saw no token";
+  EXPECT_NEAR((*kept)[8], 0.2 * 0.997296, 1e-6) << "2^(-1/256) = 0.997296";
+  EXPECT_NEAR((*kept)[15], 0.002704, 1e-6);
+}
+
+TEST_F(WarmStartTest, ARunThatWantedNothingLeavesTheFileAlone) {
+  ASSERT_TRUE(WriteHotSet(path_, ModelFingerprint(store_), std::vector<double>(16, 0.5)));
+  const std::string before = ReadText(path_);
+  { WarmStart warm(*cache_, store_, path_); }
+  EXPECT_EQ(ReadText(path_), before);
+}
+
+TEST_F(WarmStartTest, ACacheForAllExpertsFillsWithoutAnyKnowledge) {
+  Restart(16);
+  WarmStart warm(*cache_, store_, path_);
+  EXPECT_THAT(warm.sentence(), HasSubstr("in the order of the file"));
+  for (int i = 0; i < 500 && cache_->Audit().resident < 16; ++i) RunPass({});
+  EXPECT_EQ(cache_->Audit().resident, 16u);
+  EXPECT_TRUE(std::is_sorted(order_.begin(), order_.end()));
+}
+
+TEST_F(WarmStartTest, DamagedOrForeignFilesAreIgnoredAndReplaced) {
+  const std::string print = ModelFingerprint(store_);
+  const std::string head = fmt::format(R"({{"version": 1, "model": "{}", "worths": )", print);
+  for (const std::string& text :
+       {std::string(), std::string("\0\xff{", 3), std::string("[]"), std::string("{}"), head,
+        head + "[1, 2]}", head + "[-1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}",
+        head + "[1000001,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}",
+        head + "[\"1\",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}", head + "3}",
+        std::string(R"({"version": 2, "model": "x", "worths": []})"),
+        std::string(R"({"version": 1, "model": "0123456789abcdef", "worths": []})")}) {
+    Restart(8);
+    WriteFile(text);
+    const auto read = ReadHotSet(path_, print, 16);
+    ASSERT_FALSE(read.has_value()) << text;
+    EXPECT_THAT(read.error().message(), HasSubstr(path_)) << text;
+    {
+      WarmStart warm(*cache_, store_, path_);
+      EXPECT_THAT(warm.sentence(), HasSubstr("nothing of this model yet"));
+      RunPass({{0, 1}});
+    }
+    EXPECT_TRUE(ReadHotSet(path_, print, 16).has_value()) << text;
+  }
+}
+
+TEST_F(WarmStartTest, AnotherModelOrAnotherStateOfItHasAnotherFingerprint) {
+  const std::string print = ModelFingerprint(store_);
+  EXPECT_EQ(print, ModelFingerprint(store_));
+  EXPECT_NE(print, ModelFingerprint(experts::TestStore({.layers = {{0, 8}, {3, 8}}})));
+  EXPECT_NE(print, ModelFingerprint(experts::TestStore({.layers = {{0, 8}, {2, 9}}})));
+  const auto age = fs::last_write_time(store_.path());
+  fs::last_write_time(store_.path(), age - std::chrono::seconds(1));
+  EXPECT_NE(print, ModelFingerprint(store_));
+}
+
+// Each either writes its file whole or finds that the other is just writing.
+TEST_F(WarmStartTest, TwoWritersLeaveOneOfTheirFiles) {
+  const auto write = [&](double worth) {
+    for (int i = 0; i < 40; ++i) {
+      const Status done = WriteHotSet(path_, "m", std::vector<double>(4000, worth));
+      if (!done) {
+        EXPECT_THAT(done.error().message(), HasSubstr(path_));
+      }
+    }
+  };
+  write(0.5);
+  std::thread first(write, 0.25);
+  std::thread second(write, 0.75);
+  for (int i = 0; i < 200; ++i) {
+    const auto read = ReadHotSet(path_, "m", 4000);
+    ASSERT_TRUE(read.has_value()) << read.error().message();
+    EXPECT_EQ(read->front(), read->back());
+  }
+  first.join();
+  second.join();
+}
+
+TEST_F(WarmStartTest, OfManyHotSetsTheYoungestStay) {
+  const fs::path folder = fs::path(path_).parent_path();
+  fs::create_directories(folder);
+  for (size_t i = 0; i < kHotSetsMax; ++i) {
+    const fs::path old = folder / fmt::format("hot-{}.json", i);
+    std::ofstream(old) << "{}";
+    fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(100 - static_cast<int>(i)));
+  }
+  std::ofstream(folder / "reads.json") << "{}";
+  ASSERT_TRUE(WriteHotSet(path_, "m", {0.5}));
+  EXPECT_FALSE(fs::exists(folder / "hot-0.json"));
+  EXPECT_TRUE(fs::exists(folder / "hot-1.json"));
+  EXPECT_TRUE(fs::exists(folder / "reads.json"));
+  EXPECT_TRUE(fs::exists(path_));
+}
+
+TEST_F(WarmStartTest, AFolderThatCannotBeMadeIsNoObstacle) {
+  WriteFile("");
+  const std::string path = path_ + "/below-a-file.json";
+  WarmStart warm(*cache_, store_, path);
+  RunPass({{0, 1}});
+  warm.Keep();
+  EXPECT_EQ(cache_->stats().miss_count, 1u);
+}
+
+}  // namespace
+}  // namespace smoe::engine
