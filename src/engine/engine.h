@@ -21,6 +21,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/trunk_format.h"
 #include "engine/memory_guard.h"
+#include "engine/read_setup.h"
 #include "engine/sampler.h"
 #include "experts/backend.h"
 #include "experts/prefetch_controller.h"
@@ -135,7 +136,8 @@ struct EngineSetup {
   std::string expert_format;  // "smoe-q4 group 64"
   std::string trunk_format;   // "bf16"; "int8, head bf16" where they differ
   std::string kernels;        // "avx2"
-  std::string reads;          // "uring, direct"
+  std::string reads;          // "uring, depth 64, whole, direct, verified"
+  ReadSetup read_setup;       // the same, and how it was found
   const char* arithmetic = "";
   const char* kv = "";  // how keys and values are kept
   size_t thread_count = 0;

@@ -12,6 +12,7 @@
 #include "engine/model_demand.h"
 #include "engine/pages.h"
 #include "experts/local_backend.h"
+#include "io/read_choices.h"
 #include "store/model_size.h"
 
 namespace smoe::engine {
@@ -31,14 +32,24 @@ Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
   return budget;
 }
 
-Status OpenQueue(const EngineOptions& options, Parts* parts) {
+Status OpenQueue(const Budget& budget, const EngineOptions& options, Parts* parts) {
+  store::ExpertStore& experts = *parts->files.experts;
   if (options.make_queue) {
     SMOE_TRY_ASSIGN(parts->queue, options.make_queue());
-  } else {
-    SMOE_TRY_ASSIGN(parts->queue, io::ReadQueue::Open(options.io, {}));
+    parts->reads.setting.direct = experts.direct_io();
+    parts->reads_text =
+        fmt::format("{}, {}", parts->queue->name(), experts.direct_io() ? "direct" : "buffered");
+    parts->choices.push_back("reads: " + parts->reads_text);
+    return Ok();
   }
-  parts->choices.push_back(fmt::format("reads: {}, {}", parts->queue->name(),
-                                       parts->files.experts->direct_io() ? "direct" : "buffered"));
+  SMOE_TRY_ASSIGN(Reads reads,
+                  OpenReads(experts, {.backend = options.io,
+                                      .is_streamed = budget.slot_count < experts.expert_count(),
+                                      .choices_path = io::ReadChoicesPath()}));
+  parts->queue = std::move(reads.queue);
+  parts->reads = std::move(reads.setup);
+  parts->reads_text = parts->reads.Text();
+  parts->choices.push_back(fmt::format("reads: {} ({})", parts->reads_text, parts->reads.reason));
   return Ok();
 }
 
@@ -136,8 +147,8 @@ Result<EngineSetup> DescribeSetup(const Parts& parts, const EngineOptions& optio
     setup.trunk_format += fmt::format(", head {}", row.head_format);
   }
   setup.kernels = parts.kernels->name;
-  setup.reads = fmt::format("{}, {}", parts.queue->name(),
-                            parts.files.experts->direct_io() ? "direct" : "buffered");
+  setup.reads = parts.reads_text;
+  setup.read_setup = parts.reads;
   setup.arithmetic = experts::ArithmeticName(options.arithmetic);
   setup.kv = kernels::KvKindName(parts.kv->shape().kind);
   setup.thread_count = parts.pool->thread_count();
@@ -167,8 +178,13 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   parts.choices.push_back(fmt::format("keys and values: {} ({})",
                                       kernels::KvKindName(ChooseKvKind(options)),
                                       options.kv ? "as asked" : "by the arithmetic"));
-  SMOE_TRY(OpenQueue(options, &parts));
-  SMOE_TRY_ASSIGN(const Budget budget, PlanMemory(parts, options));
+  SMOE_TRY_ASSIGN(Budget budget, PlanMemory(parts, options));
+  const bool planned_direct = parts.files.experts->direct_io();
+  SMOE_TRY(OpenQueue(budget, options, &parts));
+  // Buffered reads were found to be better: the page cache wants its share too.
+  if (parts.files.experts->direct_io() != planned_direct) {
+    SMOE_TRY_ASSIGN(budget, PlanMemory(parts, options));
+  }
   parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());
   parts.limits.chunk_tokens = budget.chunk_tokens;
   parts.limits.row_count_max = RowCountMax(options, budget.chunk_tokens);

@@ -10,6 +10,7 @@
 #include "engine/budget.h"
 #include "engine/engine.h"
 #include "engine/memory_guard.h"
+#include "engine/read_setup.h"
 #include "engine/scheduler.h"
 #include "engine/warm_start.h"
 #include "experts/backend.h"
@@ -39,6 +40,8 @@ struct Parts {
   size_t context_tokens = 0;  // of one request
   size_t logit_row_max = 0;
   Budget budget;
+  ReadSetup reads;
+  std::string reads_text;  // of those, or of the queue of a test
   std::vector<std::string> choices;
   EngineSetup setup;
 };

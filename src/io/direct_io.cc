@@ -90,6 +90,13 @@ Result<DirectEvidence> ProveDirectRead(int fd, uint64_t offset, MutableBytes int
                                                    : DirectEvidence::kIgnored;
 }
 
+bool IsOutOfPageCache(int fd, uint64_t offset, uint64_t size) {
+  // A mapping begins with a page.
+  const uint64_t begin = offset / kPageBytes * kPageBytes;
+  const CachedPages pages = CountCachedPages(fd, begin, offset - begin + size);
+  return pages.is_known && pages.cached_count == 0;
+}
+
 Result<File> ReopenForRead(int fd, bool direct) {
   const std::string name = fmt::format("/proc/self/fd/{}", fd);
   return direct ? File::OpenDirect(name) : File::OpenRead(name);

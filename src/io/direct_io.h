@@ -36,6 +36,9 @@ const char* DirectEvidenceText(DirectEvidence evidence);
 // Errors: kIo if the read fails.
 Result<DirectEvidence> ProveDirectRead(int fd, uint64_t offset, MutableBytes into);
 
+// True if no page of the range is in the page cache; false also where that cannot be seen.
+bool IsOutOfPageCache(int fd, uint64_t offset, uint64_t size);
+
 // A second descriptor on the file behind `fd`, with O_DIRECT or without it, whoever owns the first.
 // Errors: kUnsupported where /proc is not there or the file system refuses; kIo.
 Result<File> ReopenForRead(int fd, bool direct);

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/stopwatch.h"
+#include "io/direct_io.h"
 
 namespace smoe::io {
 
@@ -39,8 +40,9 @@ class Probe {
     ReadProbe probe = std::move(probe_);
     std::erase_if(probe.samples, [](const ReadSample& one) { return one.rate.bytes == 0; });
     if (probe.samples.empty()) {
-      return Unsupported("probe of reads: none of {} settings works: {}", settings_.size(),
-                         fmt::join(probe.refused, "; "));
+      if (probe.refused.empty()) probe.refused.push_back("all that it would read is in memory");
+      return Unsupported("probe of reads: none of {} settings can be measured: {}",
+                         settings_.size(), fmt::join(probe.refused, "; "));
     }
     probe.best = ChooseReadSetting(probe.samples);
     probe.seconds = stopwatch_.seconds();
@@ -90,10 +92,12 @@ class Probe {
     // As many as a slice holds at the best rate so far: what is left over by the clock counts too.
     const size_t count_max = std::max<size_t>(in_flight, ReadsInSlice(slice_seconds));
     std::vector<ReadRange> turn;
-    while (turn.size() < std::min(count_max, all.size())) {
-      turn.push_back(all[next_range_++ % all.size()]);
-      if (!sample.setting.direct) DropFromCache(turn.back());
+    for (size_t tries = 0; tries < all.size() && turn.size() < count_max; ++tries) {
+      const ReadRange& range = all[next_range_++ % all.size()];
+      if (sample.setting.direct || LeavesPageCache(range)) turn.push_back(range);
     }
+    // Everything is in memory, and stays there: that says nothing about the drive.
+    if (turn.empty()) return Ok();
     SMOE_TRY_ASSIGN(const ReadRate rate,
                     MeasureReads(*queues_[index], turn, memory_.bytes(), in_flight, slice_seconds));
     best_rate_ = std::max(best_rate_, rate.bytes_per_second());
@@ -114,9 +118,10 @@ class Probe {
     return static_cast<size_t>(best_rate_ * slice_seconds / static_cast<double>(part_bytes_)) + 1;
   }
 
-  static void DropFromCache(const ReadRange& range) {
+  static bool LeavesPageCache(const ReadRange& range) {
     (void)::posix_fadvise(range.fd, static_cast<off_t>(range.offset),
                           static_cast<off_t>(range.size), POSIX_FADV_DONTNEED);
+    return IsOutOfPageCache(range.fd, range.offset, range.size);
   }
 
   const ProbeRanges& ranges_;

@@ -71,6 +71,8 @@ class ReadFiles : public testing::Test {
     folder_ = name;
     path_ = folder_ + "/store";
     std::ofstream(path_) << std::string(kReads * kReadBytes, 'x');
+    // Pages that are not on the drive yet would stay in the page cache, whatever a probe asks.
+    ASSERT_TRUE(File::OpenReadWrite(path_)->Sync().has_value());
     choices_ = folder_ + "/cache/smoe/reads.json";
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -100,6 +102,9 @@ TEST_F(ReadFiles, ProbeTriesWhatItCanAndChoosesOneOfThem) {
   if (direct) ranges.direct = Ranges(*direct);
   const auto settings = CandidateReadSettings(ReadBackend::kAuto, direct.has_value());
   const Result<ReadProbe> probe = ProbeReads(ranges, settings, 0.02);
+  if (!probe && probe.error().code() == ErrorCode::kUnsupported) {
+    GTEST_SKIP() << path_ << ": " << probe.error().message();  // a file system in memory
+  }
   ASSERT_TRUE(probe.has_value()) << probe.error().message();
   ASSERT_LT(probe->best, probe->samples.size());
   EXPECT_EQ(probe->best, ChooseReadSetting(probe->samples));
@@ -110,8 +115,11 @@ TEST_F(ReadFiles, ProbeTriesWhatItCanAndChoosesOneOfThem) {
 TEST_F(ReadFiles, ProbeWithoutDescriptorsOfAKindLeavesItsSettingsOut) {
   const File plain = std::move(*File::OpenRead(path_));
   const auto settings = CandidateReadSettings(ReadBackend::kThreads, true);
-  const ReadProbe probe = ProbeReads({{}, Ranges(plain)}, settings, 0.01).value();
-  for (const ReadSample& one : probe.samples) EXPECT_FALSE(one.setting.direct);
+  if (const auto probe = ProbeReads({{}, Ranges(plain)}, settings, 0.01)) {
+    for (const ReadSample& one : probe->samples) EXPECT_FALSE(one.setting.direct);
+  } else {
+    EXPECT_EQ(probe.error().code(), ErrorCode::kUnsupported) << probe.error().message();
+  }
   const auto nothing = ProbeReads({}, settings, 0.01);
   ASSERT_FALSE(nothing.has_value());
   EXPECT_EQ(nothing.error().code(), ErrorCode::kUnsupported);

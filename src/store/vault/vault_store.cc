@@ -61,7 +61,8 @@ class VaultStore final : public ExpertStore {
 
   bool FallBackToBuffered() override {
     if (!direct_io_.exchange(false)) return false;
-    LogInfo("experts: {}: direct I/O not available here, using buffered", vault_.path);
+    LogInfo("experts: {}: direct I/O not available or not better here, using buffered",
+            vault_.path);
     return true;
   }
 
