@@ -9,6 +9,7 @@
 
 #include "base/machine.h"
 #include "base/memory_limits.h"
+#include "cli/bench_drive.h"
 #include "cli/bench_log.h"
 #include "cli/command.h"
 #include "cli/commit.h"
@@ -35,6 +36,7 @@ struct Options {
   std::optional<uint64_t> memory_bytes;
   std::string log;
   bool profile = false;
+  bool drive = false;
   bool json = false;
 };
 
@@ -244,7 +246,18 @@ Json WholeJson(const Options& options, const std::string& model, const std::stri
   return json;
 }
 
+Result<ExitCode> MeasureDriveOf(const Options& options, Console& console) {
+  BenchDriveOptions drive{.path = options.model.model,
+                          .rounds = options.rounds,
+                          .seed = options.seed,
+                          .json = options.json};
+  if (drive.path.empty())
+    return Invalid("--drive: no file named, expected MODEL or any large file");
+  return BenchDrive(drive, console);
+}
+
 Result<ExitCode> Bench(const Options& options, Console& console) {
+  if (options.drive) return MeasureDriveOf(options, console);
   std::vector<uint32_t> thread_counts = {0};  // the default
   if (!options.threads.empty()) {
     SMOE_TRY_ASSIGN(thread_counts, ParseCounts(kThreadCounts, options.threads));
@@ -296,6 +309,10 @@ Runner DefineBench(Arguments& arguments) {
                    "1GiB)");
   arguments.Flag("--profile", &options->profile,
                  "Where the time goes: attention, router, experts, head, waiting, idle threads");
+  arguments.Flag(
+      "--drive", &options->drive,
+      "Measure the drive instead: random reads of MODEL, which may be any large file, by "
+      "io_uring and threads, direct and buffered, at several depths and sizes");
   arguments.Option("--log", &options->log, "FILE",
                    "Append a row for each figure to FILE, a table separated by tabs");
   arguments.Flag("--json", &options->json, "As JSON");

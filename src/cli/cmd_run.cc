@@ -122,6 +122,7 @@ Json AnswerJson(const Options& options, const engine::Engine& engine, const Answ
       .Set("arithmetic", options.model.arithmetic)
       .Set("kv", kernels::KvKindName(engine.kv_kind()))
       .Set("trunk", TrunkJson(engine.trunk_report()))
+      .Set("reads", engine.setup().read_setup.ToJson())
       .Set("lossy", false)
       .Set("stats", StatsJson(before, after, answer));
   return json;
@@ -156,6 +157,8 @@ Result<ExitCode> Run(const Options& options, Console& console) {
     console.Note("{}", profiles.Text());
   }
   if (options.stats) {
+    const engine::EngineSetup setup = engine->setup();
+    console.Note("reads     {}: {}\n", setup.reads, Printable(setup.read_setup.reason));
     console.Note("{}numbers   {}, trunk {}, keys and values {}, no lossy shortcut\n",
                  StatsText(before, after, answer), options.model.arithmetic,
                  checkpoint::TrunkFormatsText(engine->trunk_report().asked),

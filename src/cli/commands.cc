@@ -67,6 +67,7 @@ constexpr Command kCommands[] = {
     {"bench", kMeasure, "Measure speed beside the memory that bounds it",
      "smoe bench model.smoe\n"
      "smoe bench model.smoe --prompt 2048 --tokens 128 --threads 1,2 --profile\n"
+     "smoe bench --drive model.smoe\n"
      "smoe bench model.smoe --log measurements.tsv --json",
      DefineBench},
     {"doctor", kMeasure, "Look at this machine, its drive and a model, and say what to change",
