@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "io/direct_io.h"
 #include "store/checked_experts.h"
 #include "store/records/record.h"
 
@@ -23,6 +22,11 @@ class RecordStore final : public ExpertStore {
   }
 
   void TryDirect() {
+    if (folder_.layout.record_stride % io::kDirectAlignment != 0) {
+      LogInfo("experts: {}: record_stride {} is no multiple of {}, reads are buffered",
+              folder_.path, folder_.layout.record_stride, io::kDirectAlignment);
+      return;
+    }
     std::vector<io::File> files;
     for (const io::File& file : folder_.files) {
       Result<io::File> direct = io::File::OpenDirect(file.path());
@@ -31,13 +35,6 @@ class RecordStore final : public ExpertStore {
                 direct.error().message());
         return;
       }
-      const uint64_t alignment = io::AskDirectAlignment(direct->fd()).offset_bytes;
-      if (folder_.layout.record_stride % alignment != 0) {
-        LogInfo("experts: {}: record_stride {} is no multiple of {}, reads are buffered",
-                direct->path(), folder_.layout.record_stride, alignment);
-        return;
-      }
-      direct_read_bytes_ = RoundUp(folder_.spec.raw_bytes, alignment);
       files.push_back(std::move(*direct));
     }
     direct_files_ = std::move(files);
@@ -66,8 +63,8 @@ class RecordStore final : public ExpertStore {
     const ExpertKey key = Key(id);
     const bool is_direct = direct_io_;
     const io::File& file = is_direct ? direct_files_[key.layer] : folder_.files[key.layer];
-    // A stride of whole blocks: the padding of the last record is in the file too.
-    const uint64_t size = is_direct ? direct_read_bytes_ : folder_.spec.raw_bytes;
+    // A stride of whole pages: the padding of the last record is in the file too.
+    const uint64_t size = is_direct ? slot_bytes() : folder_.spec.raw_bytes;
     ExpertLocation location;
     location.extent_count = 1;
     location.extents[0] = {file.fd(), folder_.layout.RecordOffset(key.expert), size, 0};
@@ -104,7 +101,6 @@ class RecordStore final : public ExpertStore {
   const std::vector<StoreLayer> layers_;
   std::vector<uint32_t> dense_layers_;  // by model layer
   std::vector<io::File> direct_files_;  // stay open after a fallback: reads may be in flight
-  uint64_t direct_read_bytes_ = 0;      // of a record; the files lie on one file system
   std::atomic<bool> direct_io_ = false;
   mutable CheckedExperts checked_;  // by ExpertRecordId
 };
