@@ -1,13 +1,15 @@
 // Does attention over a long context cost no more than reading its keys and values?
 //
-// smoe_bench_attention [--tiny] [--threads N] [--context N] [--rounds N] [--heads N] [--kv-heads N]
+// smoe_bench_attention [--tiny] [--cached] [--threads N] [--context N] [--rounds N] [--heads N]
+// [--kv-heads N]
 // [--head-dim N]: for f32, f16 and int8 and each table that runs here, decode (one row, all heads,
 // a layer after another, more layers than the caches hold) in GB/s of keys and values, beside a
 // plain read of the same memory by as many threads in the same minute; and prefill (512 rows behind
 // nothing, and behind the context) in GFLOP/s. Work is cut as model/attention.cc cuts it. Tables
-// take turns within a round; the best round counts. The scalar table runs with --tiny alone. One
-// thread is timed by the time it spent computing, several by the clock. Prints a checksum of each
-// table's outputs; they are equal.
+// take turns within a round; the best round counts. --cached: all layers are the first one, so that
+// with a short --context it is arithmetic that is timed. The scalar table runs with --tiny alone.
+// One thread is timed by the time it spent computing, several by the clock. Prints a checksum of
+// each table's outputs; they are equal.
 #include <fmt/core.h>
 #include <time.h>
 
@@ -43,6 +45,7 @@ struct Setup {
   size_t head_dim = 128;
   size_t threads = 1;
   int rounds = 5;
+  bool cached = false;
 
   size_t group() const { return heads / kv_heads; }
   size_t token_count() const { return context + prompt; }
@@ -72,7 +75,7 @@ struct Cache {
       : kind(kind_in),
         layer_bytes(setup.page_count() * setup.page_bytes(kind_in)),
         layer_count(std::max<size_t>(2, setup.bytes_total / layer_bytes)),
-        memory(layer_count * layer_bytes) {
+        memory((setup.cached ? 1 : layer_count) * layer_bytes) {
     std::mt19937_64 rng(7);
     std::normal_distribution<float> normal;
     std::vector<float> row(setup.head_dim);
@@ -85,8 +88,9 @@ struct Cache {
                             first_page.data() + head * first_page.size() / setup.kv_heads);
     }
     for (size_t page = 0; page < layer_count * setup.page_count(); ++page) {
-      std::memcpy(memory.data() + page * first_page.size(), first_page.data(), first_page.size());
-      pages.push_back(memory.memory.data() + page * first_page.size());
+      const size_t at = (setup.cached ? page % setup.page_count() : page) * first_page.size();
+      std::memcpy(memory.data() + at, first_page.data(), first_page.size());
+      pages.push_back(memory.memory.data() + at);
     }
   }
 
@@ -300,6 +304,7 @@ int main(int argc, char** argv) {
       setup.prompt = 9;
       setup.rounds = 1;
     }
+    if (option == "--cached") setup.cached = true;
     if (i + 1 == argc) break;
     const auto number = static_cast<size_t>(std::clamp(std::atoi(argv[i + 1]), 1, 1 << 20));
     if (option == "--threads") setup.threads = number;

@@ -9,8 +9,9 @@
 // lanes in the first, elements of the head in the second; neither adds across lanes. While a page
 // is in use, the next is fetched line by line: alone, the processor stops at every 4 KiB.
 //
-// V has: Vector, 16 floats; kQueries, queries whose sums the registers hold; kWide, vectors that
-// one query takes at once; and the operations that are used below.
+// V has: Vector, 16 floats; Register, kLanes floats, for the two loops that take all the time: g++
+// keeps no struct of registers out of memory there. kQueries, queries whose sums the registers
+// hold; Wide(queries), registers that each of them takes at once; and the operations used below.
 #pragma once
 
 #include "kernels/internal.h"
@@ -65,14 +66,14 @@ struct KvElements {
   static constexpr size_t kBytes = kScaled ? 1 : kKind == KvKind::kF16 ? 2 : 4;
   static constexpr size_t kScaleBytes = 2;
 
-  static typename V::Vector Load(const uint8_t* at) {
+  static typename V::Register Load(const uint8_t* at) {
     if constexpr (kScaled) return V::LoadInt8(at);
     if constexpr (kKind == KvKind::kF16) return V::LoadF16(at);
     return V::LoadF32(at);
   }
   // The first `count`; nothing behind them is read.
-  static typename V::Vector LoadFirst(const uint8_t* at, size_t count) {
-    alignas(64) uint8_t copy[kSumLanes * kBytes] = {};
+  static typename V::Register LoadFirst(const uint8_t* at, size_t count) {
+    alignas(64) uint8_t copy[V::kLanes * kBytes] = {};
     for (size_t i = 0; i < count * kBytes; ++i) copy[i] = at[i];
     return Load(copy);
   }
@@ -82,22 +83,22 @@ struct KvElements {
     return kScaled ? kAttentionPage * GroupCount(head_dim) * kScaleBytes : 0;
   }
   // `scales`: those of the page.
-  static typename V::Vector KeyScales(const uint8_t* scales, size_t group, size_t key) {
-    if constexpr (!kScaled) return V::Set(1);
+  static typename V::Register KeyScales(const uint8_t* scales, size_t group, size_t key) {
+    if constexpr (!kScaled) return V::SetRegister(1);
     return V::LoadBf16(scales + (group * kAttentionPage + key) * kScaleBytes);
   }
-  static typename V::Vector ValueScale(const uint8_t* scales, size_t head_dim, size_t key,
-                                       size_t index) {
-    if constexpr (!kScaled) return V::Set(1);
+  static typename V::Register ValueScale(const uint8_t* scales, size_t head_dim, size_t key,
+                                         size_t index) {
+    if constexpr (!kScaled) return V::SetRegister(1);
     const size_t at = key * GroupCount(head_dim) + index / kKvGroup;
     uint16_t high;
     __builtin_memcpy(&high, scales + at * kScaleBytes, sizeof(high));
     const uint32_t bits = static_cast<uint32_t>(high) << 16;
     float scale;
     __builtin_memcpy(&scale, &bits, sizeof(scale));
-    return V::Set(scale);
+    return V::SetRegister(scale);
   }
-  static typename V::Vector Scaled(typename V::Vector codes, typename V::Vector scale) {
+  static typename V::Register Scaled(typename V::Register codes, typename V::Register scale) {
     if constexpr (kScaled) return V::Mul(codes, scale);
     return codes;
   }
@@ -109,6 +110,23 @@ void Fetch(const uint8_t* at, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) V::Prefetch(at + i);
 }
 
+// Rows of keys or values, `bytes` of each, that share a line of what is fetched meanwhile.
+template <class V>
+constexpr size_t RowsOfALine(size_t bytes) {
+  return bytes < 64 ? 64 / bytes : 1;
+}
+
+// sums[q] += factors[q] * row, for kQ queries.
+template <class V, size_t kQ, size_t kW, class FactorOf>
+[[gnu::always_inline]] inline void AddRow(const typename V::Register (&row)[kW],
+                                          const FactorOf& factor_of,
+                                          typename V::Register (&sums)[kQ][kW]) {
+  for (size_t q = 0; q < kQ; ++q) {
+    const auto factor = V::SetRegister(factor_of(q));
+    for (size_t w = 0; w < kW; ++w) sums[q][w] = V::Fma(factor, row[w], sums[q][w]);
+  }
+}
+
 // ---- Scores ----
 
 // scores[q][key in page] for kQ queries.
@@ -116,39 +134,48 @@ template <class V, KvKind kKind, size_t kQ>
 void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* query, size_t head_dim,
                float scale, float (*scores)[kAttentionPart]) {
   using Elements = KvElements<V, kKind>;
-  constexpr size_t kStep = kSumLanes * V::kWide;
+  constexpr size_t kW = V::Wide(kQ);
+  constexpr size_t kStep = V::kLanes * kW;
+  constexpr size_t kStepBytes = kStep * Elements::kBytes;
   constexpr size_t kRowBytes = kAttentionPage * Elements::kBytes;
+  constexpr size_t kUnrolled = RowsOfALine<V>(kStepBytes);
   constexpr size_t kRun = Elements::kScaled ? kKvGroup : SIZE_MAX;  // rows that share scales
   const uint8_t* const scales = keys + kRowBytes * head_dim;
+  const uint8_t* ahead = next;
   for (size_t first = 0; first < kAttentionPage; first += kStep) {
-    typename V::Vector sums[kQ][V::kWide];
-    for (auto& row : sums) {
-      for (auto& sum : row) sum = V::Set(0);
+    typename V::Register sums[kQ][kW];
+    for (size_t q = 0; q < kQ; ++q) {
+      for (size_t w = 0; w < kW; ++w) sums[q][w] = V::SetRegister(0);
     }
     const uint8_t* at = keys + first * Elements::kBytes;
-    const uint8_t* ahead = next + first * Elements::kBytes;
-    for (size_t run = 0; run < head_dim; run += Lesser<V>(kRun, head_dim - run)) {
-      typename V::Vector scale_of[V::kWide];
-      for (size_t w = 0; w < V::kWide; ++w) {
-        scale_of[w] = Elements::KeyScales(scales, run / kKvGroup, first + w * kSumLanes);
+    size_t i = 0;
+    for (size_t run = 0; run < head_dim; run = i) {
+      typename V::Register scale_of[kW];
+      for (size_t w = 0; w < kW; ++w) {
+        scale_of[w] = Elements::KeyScales(scales, run / kKvGroup, first + w * V::kLanes);
       }
-      const size_t run_end = run + Lesser<V>(kRun, head_dim - run);
-      for (size_t i = run; i < run_end; ++i, at += kRowBytes, ahead += kRowBytes) {
-        Fetch<V>(ahead, kStep * Elements::kBytes);
-        typename V::Vector key[V::kWide];
-        for (size_t w = 0; w < V::kWide; ++w) {
-          key[w] = Elements::Load(at + w * kSumLanes * Elements::kBytes);
+      const auto add_row = [&]() __attribute__((always_inline)) {
+        typename V::Register key[kW];
+        for (size_t w = 0; w < kW; ++w) {
+          key[w] = Elements::Load(at + w * V::kLanes * Elements::kBytes);
           key[w] = Elements::Scaled(key[w], scale_of[w]);
         }
-        for (size_t q = 0; q < kQ; ++q) {
-          const auto element = V::Set(query[q][i]);
-          for (size_t w = 0; w < V::kWide; ++w) sums[q][w] = V::Fma(element, key[w], sums[q][w]);
-        }
+        AddRow<V, kQ, kW>(
+            key, [&](size_t q) { return query[q][i]; }, sums);
+        at += kRowBytes;
+        ++i;
+      };
+      const size_t run_end = run + Lesser<V>(kRun, head_dim - run);
+      while (i + kUnrolled <= run_end) {
+        Fetch<V>(ahead, kUnrolled * kStepBytes);
+        ahead += kUnrolled * kStepBytes;
+        for (size_t row = 0; row < kUnrolled; ++row) add_row();
       }
+      while (i < run_end) add_row();
     }
     for (size_t q = 0; q < kQ; ++q) {
-      for (size_t w = 0; w < V::kWide; ++w) {
-        V::Store(scores[q] + first + w * kSumLanes, V::Mul(sums[q][w], V::Set(scale)));
+      for (size_t w = 0; w < kW; ++w) {
+        V::Store(scores[q] + first + w * V::kLanes, V::Mul(sums[q][w], V::SetRegister(scale)));
       }
     }
   }
@@ -221,49 +248,54 @@ void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t 
                size_t head_dim, size_t first, const float (*weights)[kAttentionPart],
                float* const* out) {
   using Elements = KvElements<V, kKind>;
-  static_assert(kKvGroup % (kW * kSumLanes) == 0);  // one scale for all that is loaded at once
-  typename V::Vector sums[kQ][kW];
+  constexpr size_t kStepBytes = kW * V::kLanes * Elements::kBytes;
+  constexpr size_t kUnrolled = RowsOfALine<V>(kStepBytes);
+  static_assert(kKvGroup % (kW * V::kLanes) == 0);  // one scale for all that is loaded at once
+  typename V::Register sums[kQ][kW];
   for (size_t q = 0; q < kQ; ++q) {
-    for (size_t w = 0; w < kW; ++w) sums[q][w] = V::LoadFloats(out[q] + first + w * kSumLanes);
+    for (size_t w = 0; w < kW; ++w) sums[q][w] = V::LoadRegister(out[q] + first + w * V::kLanes);
   }
   const uint8_t* const scales = values + kAttentionPage * head_dim * Elements::kBytes;
   const uint8_t* at = values + (begin * head_dim + first) * Elements::kBytes;
-  constexpr size_t kStepBytes = kW * kSumLanes * Elements::kBytes;
   const uint8_t* ahead = next + first * kAttentionPage * Elements::kBytes + begin * kStepBytes;
-  for (size_t key = begin; key < end; ++key) {
-    Fetch<V>(ahead, kStepBytes);
+  size_t key = begin;
+  const auto add_row = [&]() __attribute__((always_inline)) {
     const auto scale = Elements::ValueScale(scales, head_dim, key, first);
-    typename V::Vector value[kW];
+    typename V::Register value[kW];
     for (size_t w = 0; w < kW; ++w) {
-      value[w] = Elements::Scaled(Elements::Load(at + w * kSumLanes * Elements::kBytes), scale);
+      value[w] = Elements::Scaled(Elements::Load(at + w * V::kLanes * Elements::kBytes), scale);
     }
-    for (size_t q = 0; q < kQ; ++q) {
-      const auto weight = V::Set(weights[q][key]);
-      for (size_t w = 0; w < kW; ++w) sums[q][w] = V::Fma(weight, value[w], sums[q][w]);
-    }
+    AddRow<V, kQ, kW>(
+        value, [&](size_t q) { return weights[q][key]; }, sums);
     at += head_dim * Elements::kBytes;
-    ahead += kStepBytes;
+    ++key;
+  };
+  while (key + kUnrolled <= end) {
+    Fetch<V>(ahead, kUnrolled * kStepBytes);
+    ahead += kUnrolled * kStepBytes;
+    for (size_t row = 0; row < kUnrolled; ++row) add_row();
   }
+  while (key < end) add_row();
   for (size_t q = 0; q < kQ; ++q) {
-    for (size_t w = 0; w < kW; ++w) V::Store(out[q] + first + w * kSumLanes, sums[q][w]);
+    for (size_t w = 0; w < kW; ++w) V::Store(out[q] + first + w * V::kLanes, sums[q][w]);
   }
 }
 
-// The same for the elements behind the last whole vector.
+// The same for the elements behind the last whole register.
 template <class V, KvKind kKind>
 void AddValuesTail(const uint8_t* values, size_t begin, size_t end, size_t head_dim, size_t first,
                    const float* weights, float* out) {
   using Elements = KvElements<V, kKind>;
   const size_t count = head_dim - first;
-  alignas(64) float copy[kSumLanes] = {};
+  alignas(64) float copy[V::kLanes] = {};
   for (size_t i = 0; i < count; ++i) copy[i] = out[first + i];
-  auto sum = V::LoadFloats(copy);
+  auto sum = V::LoadRegister(copy);
   const uint8_t* const scales = values + kAttentionPage * head_dim * Elements::kBytes;
   for (size_t key = begin; key < end; ++key) {
     const uint8_t* at = values + (key * head_dim + first) * Elements::kBytes;
     const auto scale = Elements::ValueScale(scales, head_dim, key, first);
     const auto value = Elements::Scaled(Elements::LoadFirst(at, count), scale);
-    sum = V::Fma(V::Set(weights[key]), value, sum);
+    sum = V::Fma(V::SetRegister(weights[key]), value, sum);
   }
   V::Store(copy, sum);
   for (size_t i = 0; i < count; ++i) out[first + i] = copy[i];
@@ -273,11 +305,12 @@ void AddValuesTail(const uint8_t* values, size_t begin, size_t end, size_t head_
 template <class V, KvKind kKind, size_t kQ>
 void AddPage(const uint8_t* values, const uint8_t* next, size_t begin, size_t end, size_t head_dim,
              const float (*weights)[kAttentionPart], float* const* out) {
+  constexpr size_t kW = V::Wide(kQ);
   size_t first = 0;
-  for (; first + kSumLanes * V::kWide <= head_dim; first += kSumLanes * V::kWide) {
-    AddValues<V, kKind, kQ, V::kWide>(values, next, begin, end, head_dim, first, weights, out);
+  for (; first + V::kLanes * kW <= head_dim; first += V::kLanes * kW) {
+    AddValues<V, kKind, kQ, kW>(values, next, begin, end, head_dim, first, weights, out);
   }
-  for (; first + kSumLanes <= head_dim; first += kSumLanes) {
+  for (; first + V::kLanes <= head_dim; first += V::kLanes) {
     AddValues<V, kKind, kQ, 1>(values, next, begin, end, head_dim, first, weights, out);
   }
   if (first == head_dim) return;

@@ -20,38 +20,41 @@ struct Pair {
 
 struct Avx2 {
   using Vector = Pair;
-  // Eight sums, as many as a multiply-add's latency wants in flight.
-  static constexpr size_t kQueries = 4;
-  static constexpr size_t kWide = 1;
+  using Register = __m256;
+  static constexpr size_t kLanes = 8;
+  // Eight sums, as many as a multiply-add's latency wants in flight. With eight queries a register
+  // of keys is converted once for all.
+  static constexpr size_t kQueries = 8;
+  static constexpr size_t Wide(size_t queries) { return queries == 8 ? 1 : 2; }
 
   static Pair Set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static float First(Pair x) { return _mm256_cvtss_f32(x.low); }
   static Pair LoadFloats(const float* at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
-  static __m128i Load128(const uint8_t* at) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-  }
-  static Pair LoadF32(const uint8_t* at) {
-    return {_mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))),
-            _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32)))};
-  }
-  static Pair LoadF16(const uint8_t* at) {
-    return {_mm256_cvtph_ps(Load128(at)), _mm256_cvtph_ps(Load128(at + 16))};
-  }
-  static __m256 EightInt8(__m128i codes) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)); }
-  static Pair LoadInt8(const uint8_t* at) {
-    return {EightInt8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))),
-            EightInt8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8)))};
-  }
-  static __m256 EightBf16(__m128i bits) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  }
-  static Pair LoadBf16(const uint8_t* at) {
-    return {EightBf16(Load128(at)), EightBf16(Load128(at + 16))};
-  }
   static void Store(float* at, Pair x) {
     _mm256_storeu_ps(at, x.low);
     _mm256_storeu_ps(at + 8, x.high);
   }
+
+  static __m256 SetRegister(float x) { return _mm256_set1_ps(x); }
+  static __m256 LoadRegister(const float* at) { return _mm256_loadu_ps(at); }
+  static __m128i Load128(const uint8_t* at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  }
+  static __m256 LoadF32(const uint8_t* at) {
+    return _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  }
+  static __m256 LoadF16(const uint8_t* at) { return _mm256_cvtph_ps(Load128(at)); }
+  static __m256 LoadInt8(const uint8_t* at) {
+    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+  }
+  static __m256 LoadBf16(const uint8_t* at) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(Load128(at)), 16));
+  }
+  static void Store(float* at, __m256 x) { _mm256_storeu_ps(at, x); }
+  static __m256 Fma(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+  static __m256 Mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+
   static void Prefetch(const uint8_t* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
   }

@@ -15,12 +15,16 @@ namespace {
 
 struct Avx512 {
   using Vector = __m512;
+  using Register = __m512;
+  static constexpr size_t kLanes = 16;
   // Sixteen sums, two keys and the query's element: half of the registers, and enough multiply-adds
   // in flight.
   static constexpr size_t kQueries = 8;
-  static constexpr size_t kWide = 2;
+  static constexpr size_t Wide(size_t /*queries*/) { return 2; }
 
   static __m512 Set(float x) { return _mm512_set1_ps(x); }
+  static __m512 SetRegister(float x) { return Set(x); }
+  static __m512 LoadRegister(const float* at) { return LoadFloats(at); }
   static float First(__m512 x) { return _mm512_cvtss_f32(x); }
   static __m512 LoadFloats(const float* at) { return _mm512_loadu_ps(at); }
   static __m512 LoadF32(const uint8_t* at) { return _mm512_loadu_ps(at); }

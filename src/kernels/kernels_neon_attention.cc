@@ -21,9 +21,11 @@ struct Sixteen {
 
 struct Neon {
   using Vector = Sixteen;
+  using Register = float32x4_t;
+  static constexpr size_t kLanes = 4;
   // Sixteen sums, half of the registers.
   static constexpr size_t kQueries = 4;
-  static constexpr size_t kWide = 1;
+  static constexpr size_t Wide(size_t /*queries*/) { return 4; }
 
   // `Op` on each register of one, two or three vectors.
   template <class Op, class... Vectors>
@@ -39,36 +41,32 @@ struct Neon {
   static Sixteen LoadFloats(const float* at) {
     return {vld1q_f32(at), vld1q_f32(at + 4), vld1q_f32(at + 8), vld1q_f32(at + 12)};
   }
-  static float32x4_t FourF32(const uint8_t* at) { return vreinterpretq_f32_u8(vld1q_u8(at)); }
-  static Sixteen LoadF32(const uint8_t* at) {
-    return {FourF32(at), FourF32(at + 16), FourF32(at + 32), FourF32(at + 48)};
-  }
-  static float32x4_t FourF16(const uint8_t* at) {
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
-  }
-  static Sixteen LoadF16(const uint8_t* at) {
-    return {FourF16(at), FourF16(at + 8), FourF16(at + 16), FourF16(at + 24)};
-  }
-  static float32x4_t FourInt8(int16x4_t codes) { return vcvtq_f32_s32(vmovl_s16(codes)); }
-  static Sixteen LoadInt8(const uint8_t* at) {
-    const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(at));
-    const int16x8_t low = vmovl_s8(vget_low_s8(codes));
-    const int16x8_t high = vmovl_s8(vget_high_s8(codes));
-    return {FourInt8(vget_low_s16(low)), FourInt8(vget_high_s16(low)), FourInt8(vget_low_s16(high)),
-            FourInt8(vget_high_s16(high))};
-  }
-  static float32x4_t FourBf16(const uint8_t* at) {
-    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at)), 16));
-  }
-  static Sixteen LoadBf16(const uint8_t* at) {
-    return {FourBf16(at), FourBf16(at + 8), FourBf16(at + 16), FourBf16(at + 24)};
-  }
   static void Store(float* at, const Sixteen& x) {
     vst1q_f32(at, x.v0);
     vst1q_f32(at + 4, x.v1);
     vst1q_f32(at + 8, x.v2);
     vst1q_f32(at + 12, x.v3);
   }
+
+  static float32x4_t SetRegister(float x) { return vdupq_n_f32(x); }
+  static float32x4_t LoadRegister(const float* at) { return vld1q_f32(at); }
+  static float32x4_t LoadF32(const uint8_t* at) { return vreinterpretq_f32_u8(vld1q_u8(at)); }
+  static float32x4_t LoadF16(const uint8_t* at) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
+  }
+  static float32x4_t LoadInt8(const uint8_t* at) {
+    uint32_t four;
+    __builtin_memcpy(&four, at, sizeof(four));
+    const int8x8_t codes = vreinterpret_s8_u32(vdup_n_u32(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(codes))));
+  }
+  static float32x4_t LoadBf16(const uint8_t* at) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at)), 16));
+  }
+  static void Store(float* at, float32x4_t x) { vst1q_f32(at, x); }
+  static float32x4_t Fma(float32x4_t a, float32x4_t b, float32x4_t c) { return FmaFour(a, b, c); }
+  static float32x4_t Mul(float32x4_t a, float32x4_t b) { return MulFour(a, b); }
+
   static void Prefetch(const uint8_t* at) { __builtin_prefetch(at); }
 
   static float32x4_t FmaFour(float32x4_t a, float32x4_t b, float32x4_t c) {
