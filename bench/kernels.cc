@@ -1,6 +1,7 @@
 // How near do the matrix kernels come to what the cores read from memory?
 //
-// smoe_bench_kernels [--cached|--tiny] [--threads N] [--cols N] [--rounds N] [--tokens N]
+// smoe_bench_kernels [--cached|--tiny] [--threads N] [--rows N] [--cols N] [--rounds N] [--tokens
+// N]
 // [--format NAME] [--json]: for each weight format and each table that runs here, GB/s of weights
 // over a set of matrices larger than the caches (as experts are), or over one of them (--cached),
 // their share of a plain read of the same memory, and GFLOP/s, two to a multiplication. Tables and
@@ -295,6 +296,8 @@ bool ParseOptions(int argc, char** argv, Setup* setup) {
       setup->threads = static_cast<uint32_t>(number(1, 64));
     } else if (option == "--cols") {
       setup->cols = static_cast<uint32_t>(number(64, 256 * 64)) / 64 * 64;
+    } else if (option == "--rows") {
+      setup->rows = static_cast<uint32_t>(number(64, 256 * 64)) / 64 * 64;
     } else if (option == "--tokens") {
       setup->tokens = {static_cast<size_t>(number(1, 1024))};
     } else if (option == "--rounds") {
