@@ -66,6 +66,28 @@ void RunUnits(const Stretch& stretch, uint64_t begin, uint64_t end, const Body& 
   if (row_begin < row_end) body(row_begin, row_end);
 }
 
+// Parts are even if what threads idle at the end is at most this part of their work.
+constexpr size_t kIdlePart = 8;
+
+// Rows of one job's matrix that a thread should take together, a multiple of row_unit. NVFP4 lies
+// column after column, so that some of the rows are short stretches, and what the processor fetches
+// behind each is another thread's; all rows are one stream. While jobs wait for memory and cost
+// alike, their matrices are cut into no more parts than threads can share evenly.
+size_t RowsTogether(std::span<const FeedForwardJob> jobs, const tensor::WeightView& weights,
+                    size_t row_unit, size_t thread_count) {
+  if (weights.format != tensor::WeightFormat::kNvfp4) return row_unit;
+  const size_t tokens = jobs.front().x.floats.token_count;
+  for (const FeedForwardJob& job : jobs) {
+    if (job.x.floats.token_count != tokens || tokens > kTokensPerRead) return row_unit;
+  }
+  for (size_t parts = 1;; parts *= 2) {
+    const auto rows = static_cast<size_t>(RoundUp(CeilDiv(weights.rows, parts), row_unit));
+    const size_t rounds = static_cast<size_t>(CeilDiv(jobs.size() * parts, thread_count));
+    const size_t idle = rounds * thread_count - jobs.size() * parts;
+    if (rows <= row_unit || idle * kIdlePart <= jobs.size() * parts) return rows;
+  }
+}
+
 // Calls body(job, first_token, row_begin, row_end) on all threads for all rows of all jobs, whose
 // stretches are stretch(job); first_token counts the tokens of the jobs before.
 template <class StretchOf, class Body>
@@ -244,14 +266,17 @@ void FeedForward::Run(std::span<const FeedForwardJob> jobs) {
     SMOE_CHECK(job.x.floats.token_count <= options_.token_count_max - token_count);
     token_count += job.x.floats.token_count;
   }
-  const auto gate_up = [](const FeedForwardJob& job) {
+  const size_t threads = pool_->thread_count();
+  const auto gate_up = [&](const FeedForwardJob& job) {
     const size_t tokens = job.x.floats.token_count;
-    return MakeStretch(tokens == 0 ? 0 : job.weights.gate.rows, kActivationBlock,
+    return MakeStretch(tokens == 0 ? 0 : job.weights.gate.rows,
+                       RowsTogether(jobs, job.weights.gate, kActivationBlock, threads),
                        Cost(job.weights.gate, tokens) + Cost(job.weights.up, tokens));
   };
-  const auto down = [](const FeedForwardJob& job) {
+  const auto down = [&](const FeedForwardJob& job) {
     const size_t tokens = job.x.floats.token_count;
-    return MakeStretch(tokens == 0 ? 0 : job.weights.down.rows, RowUnit(job.weights.down),
+    return MakeStretch(tokens == 0 ? 0 : job.weights.down.rows,
+                       RowsTogether(jobs, job.weights.down, RowUnit(job.weights.down), threads),
                        Cost(job.weights.down, tokens));
   };
   ForRows(*pool_, jobs, gate_up,

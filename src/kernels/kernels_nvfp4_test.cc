@@ -204,24 +204,32 @@ TEST(FeedForwardNvfp4, HasTheBitsOfWholeRowsWithEveryTableAndThreadCount) {
     const std::vector<float> expected = multiply(down, inner, kFfn);
     for (const KernelTable* kernels : AllKernels()) {
       if (!kernels->runs_here()) continue;
-      for (const size_t thread_count : {1u, 2u, 4u}) {
+      for (const size_t thread_count : {1u, 2u, 3u, 4u}) {
         ThreadPool pool(thread_count);
         FeedForward runner = std::move(*FeedForward::Create(
             *kernels, pool,
-            {.token_count_max = kTokens, .intermediate_size_max = kFfn, .quantise = quantise}));
+            {.token_count_max = 8 * kTokens, .intermediate_size_max = kFfn, .quantise = quantise}));
         Activations input = {
             .floats = {.data = x.data(), .token_count = kTokens, .stride = kHidden},
             .quantised = {}};
         if (quantise) input.quantised = q.rows;
-        std::vector<float> out(kTokens * kHidden);
-        const FeedForwardJob job{.weights = {.gate = gate.view, .up = up.view, .down = down.view},
-                                 .x = input,
-                                 .out = out.data(),
-                                 .out_stride = kHidden,
-                                 .finite = {}};
-        runner.Run({&job, 1});
-        EXPECT_TRUE(SameBits(expected, out))
-            << kernels->name << ", " << thread_count << " threads, quantise " << quantise;
+        for (const size_t job_count : {1u, 3u, 8u}) {  // cut otherwise each
+          std::vector<std::vector<float>> outs(job_count, std::vector<float>(kTokens * kHidden));
+          std::vector<FeedForwardJob> jobs;
+          for (std::vector<float>& out : outs) {
+            jobs.push_back({.weights = {.gate = gate.view, .up = up.view, .down = down.view},
+                            .x = input,
+                            .out = out.data(),
+                            .out_stride = kHidden,
+                            .finite = {}});
+          }
+          runner.Run(jobs);
+          for (const std::vector<float>& out : outs) {
+            EXPECT_TRUE(SameBits(expected, out))
+                << kernels->name << ", " << thread_count << " threads, " << job_count
+                << " jobs, quantise " << quantise;
+          }
+        }
       }
     }
   }
