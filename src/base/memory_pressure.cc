@@ -1,5 +1,9 @@
 #include "base/memory_pressure.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -41,15 +45,18 @@ uint64_t ReadMajorFaults(const std::string& path) {
   return count;
 }
 
-uint64_t ReadRefaults(const std::string& path) {
+// False if the file is not there or does not count them.
+bool ReadRefaults(const std::string& path, uint64_t* sum) {
   std::ifstream file(path);
   std::string name;
   uint64_t value = 0;
-  uint64_t sum = 0;
+  bool has_any = false;
   while (file >> name >> value) {
-    if (name == "workingset_refault_anon" || name == "workingset_refault_file") sum += value;
+    if (name != "workingset_refault_anon" && name != "workingset_refault_file") continue;
+    *sum += value;
+    has_any = true;
   }
-  return sum;
+  return has_any;
 }
 
 }  // namespace
@@ -65,13 +72,31 @@ Result<PressureSample> ReadPressure(uint64_t time_ns, const std::string& root) {
   for (const CgroupFolder& folder : CgroupFolders(root, "memory")) {
     if (!has_stall && folder.is_version2) {
       has_stall = ReadStall(folder.path + "memory.pressure", &sample.stall_us);
+      sample.stall_is_own = has_stall;
     }
     // The process's own group comes first.
-    if (!has_refaults) sample.refault_count = ReadRefaults(folder.path + "memory.stat");
-    has_refaults = has_refaults || sample.refault_count != 0;
+    if (!has_refaults) {
+      has_refaults = ReadRefaults(folder.path + "memory.stat", &sample.refault_count);
+    }
   }
   if (!has_stall) ReadStall(root + "/proc/pressure/memory", &sample.stall_us);
   return sample;
+}
+
+uint64_t ResidentBytesOf(Bytes memory) {
+  std::array<unsigned char, 4096> pages;
+  uint64_t resident = 0;
+  // The call takes the address of what it does not change as a plain pointer.
+  std::byte* const begin = const_cast<std::byte*>(memory.data());
+  for (uint64_t done = 0; done < memory.size();) {
+    const uint64_t bytes = std::min<uint64_t>(memory.size() - done, pages.size() * kPageBytes);
+    if (mincore(begin + done, bytes, pages.data()) != 0) return 0;
+    const auto end = pages.begin() + static_cast<std::ptrdiff_t>(CeilDiv(bytes, kPageBytes));
+    resident += kPageBytes * static_cast<uint64_t>(std::count_if(
+                                 pages.begin(), end, [](unsigned char page) { return page & 1; }));
+    done += bytes;
+  }
+  return resident;
 }
 
 uint64_t ResidentBytes(const std::string& root) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/fake_root_for_test.h"
+#include "base/memory.h"
 
 namespace smoe {
 namespace {
@@ -48,7 +49,43 @@ TEST_F(MemoryPressureTest, PrefersTheStallOfItsOwnGroup) {
   const auto sample = ReadPressure(0, root_);
   ASSERT_TRUE(sample);
   EXPECT_EQ(sample->stall_us, 555u);
+  EXPECT_TRUE(sample->stall_is_own);
   EXPECT_EQ(sample->refault_count, 7u);
+}
+
+// Version 1, as Linux has it since 5.9: the group's own, and with "total_" those below it as well.
+TEST_F(MemoryPressureTest, ReadsRefaultsOfVersionOneAndSaysWhoseStallItIs) {
+  Write("/proc/self/cgroup", "4:memory:/a\n");
+  Write("/proc/self/mountinfo",
+        "36 35 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  Write("/proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n");
+  Write("/sys/fs/cgroup/memory/a/memory.stat",
+        "cache 5\nworkingset_refault_anon 1\nworkingset_refault_file 2\n"
+        "total_workingset_refault_file 9\n");
+  const auto sample = ReadPressure(0, root_);
+  ASSERT_TRUE(sample);
+  EXPECT_EQ(sample->refault_count, 3u);
+  EXPECT_FALSE(sample->stall_is_own);
+}
+
+// Its own group has had none: those of the one above are no sign.
+TEST_F(MemoryPressureTest, NoRefaultsAreAnAnswerToo) {
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/memory.stat", "workingset_refault_anon 0\nworkingset_refault_file 0\n");
+  Write("/sys/fs/cgroup/a/memory.stat", "workingset_refault_file 1000\n");
+  EXPECT_EQ(ReadPressure(0, root_)->refault_count, 0u);
+}
+
+TEST(ResidentBytesOfTest, CountsPagesThatWereTouched) {
+  auto buffer = AlignedBuffer::Create(64 * kPageBytes, "test");
+  ASSERT_TRUE(buffer);
+  buffer->bytes()[0] = std::byte{1};
+  EXPECT_GE(ResidentBytesOf(buffer->bytes()), kPageBytes);
+  std::fill(buffer->bytes().begin(), buffer->bytes().end(), std::byte{1});
+  EXPECT_EQ(ResidentBytesOf(buffer->bytes()), 64 * kPageBytes);
+  buffer->Discard(0, 32 * kPageBytes);
+  EXPECT_EQ(ResidentBytesOf(buffer->bytes()), 32 * kPageBytes);
+  EXPECT_EQ(ResidentBytesOf({}), 0u);
 }
 
 }  // namespace

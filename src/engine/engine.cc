@@ -226,6 +226,7 @@ Status EngineImpl::RunRows() {
   times.wall_ns = stopwatch.ns();
   (has_prompt ? stats_.prefill : stats_.decode) += times;
   if (!has_prompt) ++stats_.decode_step_count;
+  if (!has_prompt && parts_.keeper) parts_.keeper->NoteToken(times.wall_ns);
   return Ok();
 }
 

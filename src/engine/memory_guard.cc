@@ -13,11 +13,20 @@ namespace {
 
 constexpr uint32_t kShrinkDivisor = 8;
 constexpr uint32_t kGrowDivisor = 32;
+constexpr double kRecentTokens = 8;
+constexpr double kUsualTokens = 128;
 
 // Counters of another group, after the process was moved, may be lower.
 double Rise(uint64_t now, uint64_t before) {
   return static_cast<double>(now - std::min(now, before));
 }
+
+void Average(double tokens, double value, double* average) {
+  *average += (value - *average) / tokens;
+}
+
+// Sizes of memory fit.
+int64_t Signed(uint64_t bytes) { return static_cast<int64_t>(bytes); }
 
 }  // namespace
 
@@ -25,73 +34,127 @@ MemoryGuard::MemoryGuard(const Options& options) : options_(options) {
   stats_.slot_count = stats_.slot_count_min = options.slot_count;
 }
 
-uint32_t MemoryGuard::Decide(const PressureSample& sample) {
-  if (!has_last_ || sample.time_ns <= last_.time_ns) {
-    if (!has_last_) calm_since_ns_ = sample.time_ns;
-    last_ = sample;
-    has_last_ = true;
-    return stats_.slot_count;
+uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_bytes) {
+  const bool is_first = !has_last_;
+  if (!is_first && sample.time_ns <= last_.time_ns) return stats_.slot_count;
+  room_ = Signed(sample.free_bytes) - Signed(unfilled_bytes);
+  if (is_first) {
+    calm_since_ns_ = sample.time_ns;
+    room_before_ = room_;
   }
   const double seconds = 1e-9 * static_cast<double>(sample.time_ns - last_.time_ns);
+  const Rates rates = is_first ? Rates() : RatesOf(sample, seconds);
+  if (!IsCalm(rates)) calm_since_ns_ = sample.time_ns;
   const bool is_settled = shrunk_ns_ == 0 || sample.time_ns - shrunk_ns_ >= kSettleNs;
-  if (!IsCalm(sample, seconds)) calm_since_ns_ = sample.time_ns;
-  if (is_settled && IsShort(sample, seconds)) {
-    Shrink(sample);
-  } else if (sample.time_ns - calm_since_ns_ >= calm_wanted_ns_ &&
-             sample.time_ns - grown_ns_ >= kGrowNs) {
+  const bool has_changed =
+      MakeRoom(sample, unfilled_bytes) ||
+      (is_settled && IsPressed(rates) &&
+       RemoveSlots(CeilDiv(stats_.slot_count, kShrinkDivisor), sample.time_ns));
+  if (!has_changed && sample.time_ns - calm_since_ns_ >= calm_wanted_ns_ &&
+      sample.time_ns - grown_ns_ >= kGrowNs) {
     Grow(sample);
   }
+  room_before_ = room_;
   last_ = sample;
+  has_last_ = true;
   return stats_.slot_count;
 }
 
-bool MemoryGuard::IsShort(const PressureSample& sample, double seconds) {
-  const double stall = 1e-6 * Rise(sample.stall_us, last_.stall_us) / seconds;
-  const double faults = Rise(sample.major_fault_count, last_.major_fault_count) / seconds;
-  std::string reason;
-  if (sample.free_bytes < options_.floor_bytes) {
-    reason = fmt::format("{} free", SizeText(sample.free_bytes));
-  } else if (stall >= kShortStall) {
-    reason = fmt::format("memory stalls {:.0f} % of the time", 100 * stall);
-  } else if (faults >= kShortFaults) {
-    reason = fmt::format("{:.0f} pages a second read back", faults);
+void MemoryGuard::NoteToken(uint64_t ns) {
+  const auto count = static_cast<double>(++token_count_);
+  Average(std::min(count, kRecentTokens), static_cast<double>(ns), &recent_token_ns_);
+  Average(std::min(count, kUsualTokens), static_cast<double>(ns), &usual_token_ns_);
+}
+
+bool MemoryGuard::TokensAreSlow() const {
+  return static_cast<double>(token_count_) >= 2 * kRecentTokens &&
+         recent_token_ns_ >= kSlowTokens * usual_token_ns_;
+}
+
+MemoryGuard::Rates MemoryGuard::RatesOf(const PressureSample& sample, double seconds) const {
+  return {.stall = 1e-6 * Rise(sample.stall_us, last_.stall_us) / seconds,
+          .faults = Rise(sample.major_fault_count, last_.major_fault_count) / seconds,
+          .refaults = Rise(sample.refault_count, last_.refault_count) / seconds};
+}
+
+bool MemoryGuard::IsPressed(const Rates& rates) {
+  const double share = TokensAreSlow() ? kSlowShare : 1;
+  const bool stall_counts = last_.stall_is_own || IsNear();
+  const bool refaults_count = !options_.reads_page_cache && IsNear();
+  if (stall_counts && rates.stall >= share * kShortStall) {
+    reason_ = fmt::format("memory stalls {:.0f} % of the time", 100 * rates.stall);
+  } else if (rates.faults >= share * kShortFaults) {
+    reason_ = fmt::format("{:.0f} pages a second read back", rates.faults);
+  } else if (refaults_count && rates.refaults >= share * kShortFaults) {
+    reason_ = fmt::format("{:.0f} pages a second lost and wanted again", rates.refaults);
   } else {
     return false;
   }
-  reason_ = std::move(reason);
+  if (share < 1) {
+    reason_ += fmt::format(", tokens take {:.1f} times as long as usual",
+                           recent_token_ns_ / usual_token_ns_);
+  }
   return true;
 }
 
-bool MemoryGuard::IsCalm(const PressureSample& sample, double seconds) const {
-  return 1e-6 * Rise(sample.stall_us, last_.stall_us) <= kCalmStall * seconds &&
-         Rise(sample.major_fault_count, last_.major_fault_count) < kShortFaults / 10 * seconds &&
-         sample.free_bytes >= options_.floor_bytes;
+bool MemoryGuard::IsCalm(const Rates& rates) const {
+  return rates.stall <= kCalmStall && rates.faults < kShortFaults / 10 &&
+         room_ >= Signed(options_.floor_bytes);
 }
 
-void MemoryGuard::Shrink(const PressureSample& sample) {
-  if (grown_ns_ != 0 && sample.time_ns - grown_ns_ < kRelapseNs) {
+// The slots that bring `room` back to twice the floor.
+uint64_t MemoryGuard::LackingSlots(int64_t room) const {
+  const int64_t lacking = 2 * Signed(options_.floor_bytes) - room;
+  return lacking <= 0 ? 0 : CeilDiv(static_cast<uint64_t>(lacking), options_.slot_bytes);
+}
+
+// False if there is enough. What is only foreseen to lack takes an eighth at most.
+bool MemoryGuard::MakeRoom(const PressureSample& sample, uint64_t unfilled_bytes) {
+  const int64_t fell = std::max<int64_t>(0, room_before_ - room_);
+  const double looks = has_last_ ? static_cast<double>(sample.time_ns - last_.time_ns) /
+                                       static_cast<double>(CacheKeeper::kLookNs)
+                                 : 1;
+  const int64_t ahead = room_ - static_cast<int64_t>(static_cast<double>(fell) / looks);
+  if (ahead >= Signed(options_.floor_bytes)) return false;
+  const uint64_t foreseen =
+      std::min<uint64_t>(LackingSlots(ahead), CeilDiv(stats_.slot_count, kShrinkDivisor));
+  const bool is_foreseen = room_ >= Signed(options_.floor_bytes);
+  const uint64_t fall = is_foreseen ? static_cast<uint64_t>(room_before_ - room_) : 0;
+  if (!RemoveSlots(std::max(foreseen, LackingSlots(room_)), sample.time_ns)) return false;
+  reason_ = unfilled_bytes == 0
+                ? fmt::format("{} free", SizeText(sample.free_bytes))
+                : fmt::format("{} free, {} to be filled yet", SizeText(sample.free_bytes),
+                              SizeText(unfilled_bytes));
+  if (is_foreseen) reason_ += fmt::format(", {} less since the last look", SizeText(fall));
+  return true;
+}
+
+// False if there is none to remove.
+bool MemoryGuard::RemoveSlots(uint64_t fewer, uint64_t time_ns) {
+  if (grown_ns_ != 0 && time_ns - grown_ns_ < kRelapseNs) {
     calm_wanted_ns_ = std::min(2 * calm_wanted_ns_, kCalmNsMax);
+    grown_ns_ = 0;
   }
-  calm_since_ns_ = sample.time_ns;
-  const uint64_t lacking =
-      2 * options_.floor_bytes - std::min(2 * options_.floor_bytes, sample.free_bytes);
-  const uint64_t fewer = std::max<uint64_t>(CeilDiv(stats_.slot_count, kShrinkDivisor),
-                                            CeilDiv(lacking, options_.slot_bytes));
+  calm_since_ns_ = time_ns;
   const uint64_t least = std::min(options_.slot_count_min, stats_.slot_count);
   const uint64_t count =
       std::max<uint64_t>(least, stats_.slot_count - std::min<uint64_t>(fewer, stats_.slot_count));
-  if (count == stats_.slot_count) return;
+  if (count == stats_.slot_count) return false;
+  room_ += Signed((stats_.slot_count - count) * options_.slot_bytes);
   stats_.slot_count = static_cast<uint32_t>(count);
   stats_.slot_count_min = std::min(stats_.slot_count_min, stats_.slot_count);
   ++stats_.shrink_count;
-  shrunk_ns_ = sample.time_ns;
+  shrunk_ns_ = time_ns;
+  return true;
 }
 
 void MemoryGuard::Grow(const PressureSample& sample) {
   const uint32_t more = std::min(options_.slot_count - stats_.slot_count,
                                  static_cast<uint32_t>(CeilDiv(options_.slot_count, kGrowDivisor)));
   if (more == 0) return;
-  if (sample.free_bytes < more * options_.slot_bytes + 2 * options_.floor_bytes) return;
+  const int64_t taken = Signed(more * options_.slot_bytes);
+  if (room_ < taken + 2 * Signed(options_.floor_bytes)) return;
+  room_ -= taken;
   stats_.slot_count += more;
   ++stats_.grow_count;
   grown_ns_ = sample.time_ns;
@@ -104,22 +167,36 @@ Status CacheKeeper::Look() {
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
 }
 
+uint64_t CacheKeeper::UnfilledBytes() const {
+  if (cache_.empty_slot_count() == 0) return 0;
+  const uint64_t slot_bytes = cache_.slab().size() / cache_.slot_capacity();
+  const Bytes used = Bytes(cache_.slab()).first(cache_.slot_count() * slot_bytes);
+  return used.size() - ResidentBytesOf(used);
+}
+
 Status CacheKeeper::LookAt(uint64_t time_ns) {
   if (looked_ns_ != 0 && time_ns - looked_ns_ < kLookNs) return Ok();
   looked_ns_ = time_ns;
   SMOE_TRY_ASSIGN(const PressureSample sample, ReadPressure(time_ns, root_));
   const uint32_t before = guard_.stats().slot_count;
-  const uint32_t count = guard_.Decide(sample);
-  if (count == before) return Ok();
-  SMOE_TRY(cache_.SetSlotLimit(count));
+  const uint32_t count = guard_.Decide(sample, UnfilledBytes());
+  if (count != before) SMOE_TRY(cache_.SetSlotLimit(count));
+  Say(count, time_ns);
+  return Ok();
+}
+
+// While memory goes, a little is given at every look: one line a second tells enough.
+void CacheKeeper::Say(uint32_t count, uint64_t time_ns) {
+  if (count == said_count_ || (said_ns_ != 0 && time_ns - said_ns_ < kSayNs)) return;
   const std::string text =
-      fmt::format("expert cache: {} slots instead of {}: {}", count, before, guard_.reason());
-  if (count < before) {
+      fmt::format("expert cache: {} slots instead of {}: {}", count, said_count_, guard_.reason());
+  if (count < said_count_) {
     LogWarning("{}", text);
   } else {
     LogInfo("{}", text);
   }
-  return Ok();
+  said_count_ = count;
+  said_ns_ = time_ns;
 }
 
 }  // namespace smoe::engine

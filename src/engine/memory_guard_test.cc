@@ -15,13 +15,15 @@ class MemoryGuardTest : public testing::Test {
     sample_.time_ns += static_cast<uint64_t>(seconds * 1e9);
     sample_.stall_us += static_cast<uint64_t>(seconds * stall_share * 1e6);
     sample_.major_fault_count += static_cast<uint64_t>(seconds * faults_per_second);
-    return guard_.Decide(sample_);
+    return guard_.Decide(sample_, unfilled_bytes_);
   }
+  uint64_t unfilled_bytes_ = 0;
 
   MemoryGuard guard_{
       {.slot_count = 320, .slot_count_min = 9, .slot_bytes = kMiB, .floor_bytes = 16 * kMiB}};
   PressureSample sample_ = {.time_ns = 5 * kSecond,
                             .stall_us = 1'000'000'000,
+                            .stall_is_own = true,
                             .major_fault_count = 50'000,
                             .refault_count = 0,
                             .free_bytes = 500 * kMiB};
@@ -58,6 +60,77 @@ TEST_F(MemoryGuardTest, LittleFreeMemoryTakesWhatIsLacking) {
   EXPECT_EQ(guard_.stats().slot_count, 9u) << "the least";
 }
 
+// 320 MiB of slots, 250 MiB free, nothing filled: 70 and twice the floor lack.
+TEST_F(MemoryGuardTest, ACacheThatWouldNotFitIsCutBeforeItIsFilled) {
+  sample_.free_bytes = 250 * kMiB;
+  unfilled_bytes_ = 320 * kMiB;
+  EXPECT_EQ(After(0), 320u - 70 - 32) << "at the first look";
+  EXPECT_EQ(guard_.reason(), "250.0 MiB free, 320.0 MiB to be filled yet");
+  unfilled_bytes_ = 218 * kMiB;
+  EXPECT_EQ(After(0.1), 218u);
+  // Filling it changes nothing: what is free becomes less as what is to be filled does.
+  for (; unfilled_bytes_ > 0; unfilled_bytes_ -= 2 * kMiB, sample_.free_bytes -= 2 * kMiB) {
+    EXPECT_EQ(After(0.1), 218u);
+  }
+}
+
+TEST_F(MemoryGuardTest, SeesThatOthersTakeMemoryBeforeItIsGone) {
+  sample_.free_bytes = 120 * kMiB;
+  After(0);
+  sample_.free_bytes = 65 * kMiB;
+  EXPECT_EQ(After(0.1), 320u - 22) << "10 are foreseen: 22 lack to twice the floor";
+  EXPECT_EQ(guard_.reason(), "65.0 MiB free, 55.0 MiB less since the last look");
+  sample_.free_bytes = 32 * kMiB;  // 55 more were taken, 22 given
+  EXPECT_EQ(After(0.1), 298u - 38) << "an eighth at most";
+}
+
+TEST_F(MemoryGuardTest, NothingWaitsWhereMemoryIsGone) {
+  After(0);
+  sample_.free_bytes = 2 * kMiB;
+  ASSERT_EQ(After(0.1), 280u);
+  sample_.free_bytes = 4 * kMiB;
+  EXPECT_EQ(After(0.1), 280u - 35) << "not a second later";
+}
+
+TEST_F(MemoryGuardTest, RefaultsCountWhereMemoryIsNearItsEnd) {
+  After(0);
+  sample_.refault_count += 1000;
+  EXPECT_EQ(After(1), 320u) << "500 MiB free: other files, other readers";
+  sample_.free_bytes = 255 * kMiB;  // sixteen floors are 256
+  After(1);
+  sample_.refault_count += 300;
+  EXPECT_EQ(After(1), 280u);
+  EXPECT_EQ(guard_.reason(), "300 pages a second lost and wanted again");
+}
+
+TEST(MemoryGuard, ExpertsThatPassThroughThePageCacheRefaultAsTheyShould) {
+  MemoryGuard guard(
+      {.slot_count = 320, .slot_bytes = kMiB, .floor_bytes = 16 * kMiB, .reads_page_cache = true});
+  guard.Decide({.time_ns = kSecond, .free_bytes = 100 * kMiB});
+  EXPECT_EQ(guard.Decide({.time_ns = 2 * kSecond, .refault_count = 9000, .free_bytes = 100 * kMiB}),
+            320u);
+}
+
+TEST_F(MemoryGuardTest, TheSystemsStallCountsOnlyWhereMemoryIsNearItsEnd) {
+  sample_.stall_is_own = false;
+  After(0);
+  EXPECT_EQ(After(1, 0.5), 320u);
+  sample_.free_bytes = 255 * kMiB;
+  After(1);
+  EXPECT_EQ(After(1, 0.5), 280u);
+}
+
+TEST_F(MemoryGuardTest, SlowTokensMakeWeakSignsEnough) {
+  After(0);
+  EXPECT_EQ(After(1, 0.04), 320u);
+  for (int i = 0; i < 100; ++i) guard_.NoteToken(10'000'000);
+  EXPECT_EQ(After(1, 0.04), 320u);
+  for (int i = 0; i < 12; ++i) guard_.NoteToken(30'000'000);
+  EXPECT_EQ(After(1, 0.001), 320u) << "slow, and no sign of memory";
+  EXPECT_EQ(After(1, 0.04), 280u);
+  EXPECT_EQ(guard_.reason().find("memory stalls 4 % of the time, tokens take 2."), 0u);
+}
+
 TEST_F(MemoryGuardTest, GrowsBackSlowlyAfterACalmTimeAndNeverBeyondTheFirstSize) {
   After(0);
   ASSERT_EQ(After(1, 0.5), 280u);
@@ -74,6 +147,7 @@ TEST_F(MemoryGuardTest, DoesNotGrowIntoMemoryThatIsNotFree) {
   After(0);
   ASSERT_EQ(After(1, 0.5), 280u);
   sample_.free_bytes = 41 * kMiB;  // ten slots and twice the floor are 42
+  EXPECT_EQ(After(100), 280u);
   for (int i = 0; i < 30; ++i) EXPECT_EQ(After(1), 280u);
   sample_.free_bytes = 42 * kMiB;
   EXPECT_EQ(After(1), 290u);

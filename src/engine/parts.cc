@@ -74,7 +74,8 @@ void OpenKeeper(const Budget& budget, const EngineOptions& options, Parts* parts
                                           .slot_count_min = budget.slot_count_min,
                                           .slot_bytes = parts->files.experts->slot_bytes(),
                                           .floor_bytes = std::min(
-                                              budget.limit.bytes / kFloorDivisor, kFloorBytesMax)});
+                                              budget.limit.bytes / kFloorDivisor, kFloorBytesMax),
+                                          .reads_page_cache = !parts->files.experts->direct_io()});
 }
 
 // What a drive of 2 GB/s fills in a quarter of a second: the pages are there before its reads, and
@@ -87,11 +88,19 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
   if (InterleaveOverNodes(parts->cache->slab())) {
     parts->choices.push_back("memory nodes: the expert cache takes pages of all in turn");
   }
-  parts->cache->TakePagesAhead(kPagesAheadBytes);
+  // Memory that may not be there is for the guard to see first.
+  SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
+  if (budget.used_bytes() <= free.bytes + ResidentBytes()) {
+    parts->cache->TakePagesAhead(kPagesAheadBytes);
+  }
   SMOE_TRY_ASSIGN(parts->backend,
                   experts::MakeLocalBackend(
                       *parts->files.experts, *parts->cache, *parts->pool, *parts->kernels,
                       BackendOptions(parts->files.config, options, parts->limits.chunk_tokens)));
+  OpenKeeper(budget, options, parts);
+  if (parts->keeper) {
+    parts->backend = std::make_unique<WatchedBackend>(std::move(parts->backend), *parts->keeper);
+  }
   SMOE_TRY_ASSIGN(parts->model,
                   model::Model::Load(parts->files, *parts->pool, *parts->kernels, *parts->backend,
                                      {.row_count_max = parts->limits.row_count_max,
@@ -190,7 +199,6 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   parts.limits.row_count_max = RowCountMax(options, budget.chunk_tokens);
   parts.logit_row_max = LogitRowMax(options, budget.chunk_tokens);
   SMOE_TRY(OpenModel(budget, options, &parts));
-  OpenKeeper(budget, options, &parts);
   if (!options.hot_set_path.empty()) {
     parts.warm_start =
         std::make_unique<WarmStart>(*parts.cache, *parts.files.experts, options.hot_set_path);

@@ -177,7 +177,8 @@ TEST_F(WarmStartTest, OfManyHotSetsTheYoungestStay) {
   for (size_t i = 0; i < kHotSetsMax; ++i) {
     const fs::path old = folder / fmt::format("hot-{}.json", i);
     std::ofstream(old) << "{}";
-    fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(100 - static_cast<int>(i)));
+    const auto age = std::chrono::hours(100 - static_cast<int>(i));
+    fs::last_write_time(old, fs::file_time_type::clock::now() - age);
   }
   std::ofstream(folder / "reads.json") << "{}";
   ASSERT_TRUE(WriteHotSet(path_, "m", {0.5}));

@@ -142,8 +142,9 @@ class ExpertCache {
   // and after whoever decides where the pages come from. See base/page_filler.h.
   virtual void TakePagesAhead(uint64_t bytes) = 0;
 
-  virtual uint32_t slot_count() const = 0;     // that are used
-  virtual uint32_t slot_capacity() const = 0;  // that Create took memory for
+  virtual uint32_t slot_count() const = 0;        // that are used
+  virtual uint32_t empty_slot_count() const = 0;  // of these, that hold nothing yet
+  virtual uint32_t slot_capacity() const = 0;     // that Create took memory for
   // What the gauge counts for; never more than the store has experts.
   virtual uint32_t gauge_slot_count() const = 0;
   // How much the policy thinks of an expert, 0 for one that never was wanted.

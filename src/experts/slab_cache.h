@@ -75,6 +75,7 @@ class SlabCache final : public ExpertCache {
     filler_ = PageFiller::Start(slab_.bytes(), bytes);
   }
   uint32_t slot_count() const override { return limit_; }
+  uint32_t empty_slot_count() const override { return free_.size(); }
   uint32_t slot_capacity() const override { return static_cast<uint32_t>(slots_.size()); }
   uint32_t gauge_slot_count() const override { return gauge_.slot_count(); }
   double Worth(store::ExpertId id) const override {
