@@ -6,8 +6,10 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/conversation.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "cli/kv_file.h"
 #include "cli/line_reader.h"
 #include "cli/model_options.h"
 #include "cli/sampling_options.h"
@@ -28,6 +30,7 @@ constexpr char kHelpText[] =
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
+  KvFile kv_file;
   std::string system;
   uint32_t token_count = 1024;
   bool stats = false;
@@ -44,6 +47,26 @@ class Chat {
         console_(console),
         system_(options.system) {
     Reset();
+  }
+
+  // Goes on with the conversation that --kv-file holds, if there is one.
+  Status Restore() {
+    SMOE_TRY_ASSIGN(const std::optional<model::KvFileContent> content,
+                    options_.kv_file.Restore(engine_, console_));
+    if (!content || content->note.empty()) return Ok();
+    SMOE_TRY_ASSIGN(text::ChatRequest request,
+                    ParseConversation(content->note, "--kv-file: its messages"));
+    const std::string system = SystemOf(request.messages);
+    if (!options_.system.empty() && options_.system != system) {
+      return Invalid(
+          "--system: the conversation in --kv-file has {}; leave one of the two options out",
+          system.empty() ? "none" : "another");
+    }
+    system_ = system;
+    request_ = std::move(request);
+    console_.Note("(the conversation goes on after {} messages; /reset begins a new one)\n",
+                  request_.messages.AsArray()->size());
+    return Ok();
   }
 
   Status Loop() {
@@ -71,6 +94,24 @@ class Chat {
   void Reset() {
     request_ = text::ChatRequest();
     if (!system_.empty()) request_.Add("system", system_);
+  }
+
+  // The text of a leading system message; empty: there is none.
+  static std::string SystemOf(const Json& messages) {
+    const Json::Array& list = *messages.AsArray();
+    if (list.empty()) return "";
+    const auto text_of = [&](const char* key) {
+      const Json* const member = list.front().Find(key);
+      const std::string* const text = member == nullptr ? nullptr : member->AsString();
+      return text == nullptr ? std::string() : *text;
+    };
+    return text_of("role") == "system" ? text_of("content") : "";
+  }
+
+  std::string MessagesText(size_t indent) const {
+    Json json;
+    json.Set("messages", request_.messages);
+    return json.Dump(indent);
   }
 
   Status Obey(const std::string& line) {
@@ -105,9 +146,7 @@ class Chat {
     if (!is_own && std::filesystem::exists(path, ignored)) {
       return Invalid("/save: {}: exists; name another file", path);
     }
-    Json json;
-    json.Set("messages", request_.messages);
-    const std::string content = json.Dump(2) + "\n";
+    const std::string content = MessagesText(2) + "\n";
     SMOE_TRY(io::WriteFileAtomically(path, AsBytes(content), is_own));
     saved_path_ = path;
     console_.Note("{}: written\n", path);
@@ -121,16 +160,17 @@ class Chat {
     request_.Add("user", message);
     std::string answer_text;
     Status done = StreamAnswer(&answer_text);
-    if (done && !(was_stopped_ && answer_text.empty())) {
-      request_.Add("assistant", answer_text);
-    } else {
+    if (!done || (was_stopped_ && answer_text.empty())) {
       request_.messages = before_message;
+      return done;
     }
-    return done;
+    request_.Add("assistant", answer_text);
+    return options_.kv_file.Save(engine_, last_tokens_, MessagesText(0));
   }
 
   Status StreamAnswer(std::string* answer_text) {
     SMOE_TRY_ASSIGN(engine::Request request, NextRequest());
+    last_tokens_ = request.prompt;
     const engine::EngineStats before = engine_.stats();
     text::TokenStream stream(*text_.tokenizer(), true);
     const auto emit = [&](const std::string& piece) {
@@ -144,6 +184,7 @@ class Chat {
                       SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
                       return emit(piece);
                     }));
+    last_tokens_.insert(last_tokens_.end(), answer.tokens.begin(), answer.tokens.end());
     SMOE_TRY_ASSIGN(const std::string rest, stream.Finish());
     SMOE_TRY(emit(rest));
     console_.Print("\n");
@@ -180,6 +221,7 @@ class Chat {
   Console& console_;
   std::string system_;
   text::ChatRequest request_;
+  std::vector<uint32_t> last_tokens_;  // of the last prompt and its answer
   std::string last_stats_;
   std::string saved_path_;
   bool was_stopped_ = false;
@@ -193,13 +235,16 @@ Result<ExitCode> RunChat(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(const engine::SamplerOptions sampling,
                   ChooseSampling(options.sampling, files.side_files.generation_config));
   const std::string path = files.path;
+  SMOE_TRY(options.kv_file.CheckPlace(files, options.model));
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, false));
   if (IsTerminal(console.in)) {
     console.Note("{}, {} tokens of context. /help says what else you can type.\n", path,
                  engine->context_tokens());
   }
   const InterruptGuard guard;
-  SMOE_TRY(Chat(options, sampling, text, *engine, console).Loop());
+  Chat chat(options, sampling, text, *engine, console);
+  SMOE_TRY(chat.Restore());
+  SMOE_TRY(chat.Loop());
   return ExitCode::kOk;
 }
 
@@ -212,6 +257,7 @@ Runner DefineChat(Arguments& arguments) {
   arguments.Option("-n,--count", &options->token_count, "N",
                    "Tokens of an answer at most (default: 1024)");
   arguments.Flag("--stats", &options->stats, "Say after each answer what it cost");
+  options->kv_file.Define(arguments);
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
   DefineWarmStart(arguments, &options->model);

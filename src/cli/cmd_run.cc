@@ -7,6 +7,7 @@
 #include "cli/conversation.h"
 #include "cli/generation.h"
 #include "cli/interrupt.h"
+#include "cli/kv_file.h"
 #include "cli/model_options.h"
 #include "cli/profile_text.h"
 #include "cli/sampling_options.h"
@@ -21,6 +22,7 @@ namespace {
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
+  KvFile kv_file;
   std::optional<std::string> prompt;
   std::optional<std::string> chat;
   std::string tokens;
@@ -138,7 +140,10 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                   ChooseSampling(options.sampling, files.side_files.generation_config));
   request.token_count_max = options.token_count;
   for (const text::StopId& stop : text.stop_ids()) request.stop_ids.push_back(stop.id);
+  SMOE_TRY(options.kv_file.CheckPlace(files, options.model));
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, false));
+  SMOE_TRY(options.kv_file.Restore(*engine, console));
+  std::vector<uint32_t> tokens = request.prompt;
 
   const InterruptGuard guard;
   const engine::EngineStats before = engine->stats();
@@ -147,6 +152,8 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                   Generate(*engine, std::move(request), console,
                            [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
+  tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
+  SMOE_TRY(options.kv_file.Save(*engine, tokens, {}));
   const engine::EngineStats after = engine->stats();
   const Profiles profiles(*engine, before, after);
   if (options.json) {
@@ -183,6 +190,7 @@ Runner DefineRun(Arguments& arguments) {
   arguments.Flag("--profile", &options->profile,
                  "Say at the end where the time went: attention, router, experts, head, waiting");
   arguments.Flag("--json", &options->json, "One JSON object at the end");
+  options->kv_file.Define(arguments);
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
   DefineWarmStart(arguments, &options->model);

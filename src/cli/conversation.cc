@@ -12,10 +12,14 @@ constexpr uint64_t kConversationBytesMax = uint64_t{16} << 20;
 
 Result<text::ChatRequest> ReadConversation(const std::string& path) {
   SMOE_TRY_ASSIGN(const std::string content, io::ReadWholeFile(path, kConversationBytesMax));
-  SMOE_TRY_ASSIGN(const Json json, Json::Parse(content, path));
+  return ParseConversation(content, path);
+}
+
+Result<text::ChatRequest> ParseConversation(std::string_view content, const std::string& what) {
+  SMOE_TRY_ASSIGN(const Json json, Json::Parse(content, what));
   const Json* messages = json.is_array() ? &json : json.Find("messages");
   if (messages == nullptr || !messages->is_array()) {
-    return Invalid("{}: {}, expected an array of messages or an object with \"messages\"", path,
+    return Invalid("{}: {}, expected an array of messages or an object with \"messages\"", what,
                    json.type_name());
   }
   text::ChatRequest request;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "engine/parts.h"
+#include "store/model_fingerprint.h"
 
 namespace smoe::engine {
 
@@ -73,6 +74,10 @@ class EngineImpl final : public Engine {
                   const LogitSink& sink) override;
   Status LoadExperts(const LoadSink& sink) override;
 
+  Result<model::KvFileContent> RestoreTokens(const std::string& path) override;
+  Status SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
+                    std::string_view note) override;
+
   const EngineSetup& setup() const override { return parts_.setup; }
   Result<PageUse> trunk_pages() const override { return ReadPageUse(parts_.model->trunk_memory()); }
   Result<PageUse> cache_pages() const override { return ReadPageUse(parts_.cache->slab()); }
@@ -86,6 +91,7 @@ class EngineImpl final : public Engine {
  private:
   Status CheckTokens(std::span<const uint32_t> tokens) const;
   void AdoptPrefix(Running* running);
+  Result<model::KvFileOwner> KvOwner();
   StepTimes ReadClocks() const;
   void PlanRows();
   Status RunRows();
@@ -102,6 +108,7 @@ class EngineImpl final : public Engine {
   std::vector<TokenEvent> events_;
   uint64_t next_id_ = 1;
   EngineStats stats_;
+  std::optional<uint64_t> fingerprint_;  // of the model, once it was asked for
 };
 
 Status EngineImpl::CheckTokens(std::span<const uint32_t> tokens) const {
@@ -306,6 +313,35 @@ Status EngineImpl::LoadExperts(const LoadSink& sink) {
     }
   }
   return Ok();
+}
+
+// The instruction set is not among the settings: all give the same bits.
+Result<model::KvFileOwner> EngineImpl::KvOwner() {
+  if (!fingerprint_) {
+    SMOE_TRY_ASSIGN(fingerprint_, store::ModelFingerprint(parts_.files));
+  }
+  return model::KvFileOwner{
+      .model_fingerprint = *fingerprint_,
+      .settings = fmt::format("arithmetic {}, trunk {}", parts_.setup.arithmetic,
+                              checkpoint::TrunkFormatsText(trunk_report().asked)),
+      .vocab_size = config().vocab_size};
+}
+
+Result<model::KvFileContent> EngineImpl::RestoreTokens(const std::string& path) {
+  SMOE_TRY_ASSIGN(const model::KvFileOwner owner, KvOwner());
+  return model::LoadKvFile(path, owner, parts_.context_tokens, parts_.kv.get());
+}
+
+Status EngineImpl::SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
+                              std::string_view note) {
+  SMOE_TRY_ASSIGN(const model::KvFileOwner owner, KvOwner());
+  model::KvSequence kv = parts_.kv->NewSequence();
+  kv.Adopt(tokens);
+  if (kv.token_count() == 0) {
+    return Exhausted("{}: no keys and values of the {} tokens are kept; raise --context", path,
+                     tokens.size());
+  }
+  return model::SaveKvFile(path, owner, parts_.kv->shape(), kv, tokens, note);
 }
 
 EngineStats EngineImpl::stats() const {

@@ -27,6 +27,7 @@
 #include "experts/prefetch_controller.h"
 #include "io/read_queue.h"
 #include "kernels/kernels.h"
+#include "model/kv_file.h"
 #include "model/model.h"
 #include "store/model_files.h"
 
@@ -181,6 +182,16 @@ class Engine {
   // Requires idle(). Errors: as reading them.
   using LoadSink = std::function<void(uint64_t loaded_count, uint64_t wanted_count)>;
   virtual Status LoadExperts(const LoadSink& sink) = 0;
+
+  // A file of keys and values, model/kv_file.h. Restore reads one: requests that begin with its
+  // tokens then compute only what follows. Save writes what is kept of `tokens`, which is all of
+  // them after the request that had them, with a note for whoever restores it.
+  // Errors: as model::LoadKvFile and SaveKvFile; kExhausted if nothing of the tokens is kept.
+  // Cost: both read or write all keys and values; the first call also takes the model's
+  //       fingerprint.
+  virtual Result<model::KvFileContent> RestoreTokens(const std::string& path) = 0;
+  virtual Status SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
+                            std::string_view note) = 0;
 
   virtual const EngineSetup& setup() const = 0;
   // Pages of trunk and cache: see base/huge_pages.h. Errors: kIo.

@@ -133,6 +133,25 @@ void WriteKvToken(const KernelTable& table, KvKind kind, const float* keys, cons
   WriteHalves(table, keys, values, head_dim, row, head);
 }
 
+void ClearKvTokens(KvKind kind, size_t head_dim, size_t row, std::byte* head) {
+  const size_t count = kAttentionPage - row;
+  // One half's columns, [line][token], or rows, [token][line].
+  const auto clear_columns = [&](std::byte* at, size_t line_count, size_t bytes) {
+    for (size_t line = 0; line < line_count; ++line) {
+      std::memset(at + (line * kAttentionPage + row) * bytes, 0, count * bytes);
+    }
+  };
+  const auto clear_rows = [&](std::byte* at, size_t line_count, size_t bytes) {
+    std::memset(at + row * line_count * bytes, 0, count * line_count * bytes);
+  };
+  std::byte* const value_half = head + HalfBytes(kind, head_dim);
+  clear_columns(head, head_dim, ElementBytes(kind));
+  clear_rows(value_half, head_dim, ElementBytes(kind));
+  if (kind != KvKind::kInt8) return;
+  clear_columns(head + kAttentionPage * head_dim, GroupCount(head_dim), sizeof(uint16_t));
+  clear_rows(value_half + kAttentionPage * head_dim, GroupCount(head_dim), sizeof(uint16_t));
+}
+
 float KvKeyAt(KvKind kind, const std::byte* head, size_t head_dim, size_t row, size_t index) {
   return ElementAt(kind, head, head_dim, index * kAttentionPage + row,
                    index / kKvGroup * kAttentionPage + row);

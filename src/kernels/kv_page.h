@@ -40,6 +40,9 @@ size_t KvTokenBytes(KvKind kind, size_t head_dim);
 void WriteKvToken(const KernelTable& table, KvKind kind, const float* keys, const float* values,
                   size_t head_dim, size_t row, std::byte* head);
 
+// Zeroes the tokens from `row` on: what a page's earlier owner wrote there.
+void ClearKvTokens(KvKind kind, size_t head_dim, size_t row, std::byte* head);
+
 // What was stored: element `index` of token `row`, as attention sees it. Slow.
 float KvKeyAt(KvKind kind, const std::byte* head, size_t head_dim, size_t row, size_t index);
 float KvValueAt(KvKind kind, const std::byte* head, size_t head_dim, size_t row, size_t index);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -46,6 +47,25 @@ TEST(KvPage, TokensTakeTheBytesThatTheHeaderSays) {
   EXPECT_EQ(KvTokenBytes(KvKind::kInt8, 128), 2u * (128 + 4 * 2));
   EXPECT_EQ(KvTokenBytes(KvKind::kInt8, 33), 2u * (33 + 2 * 2));
   EXPECT_EQ(KvTokenBytes(KvKind::kInt8, 1), 2u * (1 + 2));
+}
+
+// Tokens before the row keep their bytes: written into a page of zeros they give the same page.
+TEST(KvPage, ClearedTokensLeaveTheBytesOfTheOthersAndNothingElse) {
+  for (const KvKind kind : kKinds) {
+    for (const size_t row : {size_t{0}, size_t{1}, size_t{31}, size_t{32}}) {
+      Page full(kind, 34);
+      Page expected(kind, 34);
+      std::fill(expected.bytes.begin(), expected.bytes.end(), std::byte{0});
+      for (size_t token = 0; token < kAttentionPage; ++token) {
+        std::vector<float> keys(34, 1 + static_cast<float>(token));
+        std::vector<float> values(34, -3 - static_cast<float>(token));
+        full.Write(keys, values, token);
+        if (token < row) expected.Write(keys, values, token);
+      }
+      ClearKvTokens(kind, 34, row, full.bytes.data());
+      EXPECT_EQ(full.bytes, expected.bytes) << KvKindName(kind) << ", row " << row;
+    }
+  }
 }
 
 TEST(KvPage, KindsHaveTheNamesThatOptionsTake) {

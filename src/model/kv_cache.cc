@@ -19,8 +19,6 @@ size_t HeadBytes(const KvShape& shape) {
 
 size_t LayerBytes(const KvShape& shape) { return HeadBytes(shape) * shape.key_value_heads; }
 
-size_t PageBytes(const KvShape& shape) { return LayerBytes(shape) * shape.layer_count; }
-
 }  // namespace
 
 KvSequence::KvSequence(KvSequence&& other) noexcept { *this = std::move(other); }
@@ -43,7 +41,7 @@ KvSequence::~KvSequence() { DropPagesFrom(0); }
 void KvSequence::PutPage(size_t index, uint32_t page) {
   const KvShape& shape = cache_->shape_;
   numbers_[index] = page;
-  std::byte* const data = cache_->memory_.data() + page * PageBytes(shape);
+  std::byte* const data = cache_->memory_.data() + page * KvPageBytes(shape);
   for (uint32_t layer = 0; layer < shape.layer_count; ++layer) {
     pages_[layer * page_capacity_ + index] = data + layer * LayerBytes(shape);
   }
@@ -115,7 +113,7 @@ void KvSequence::CopyPage(const PagePool::Found& found) {
     if (const std::optional<uint32_t> page = pool.Take()) PutPage(page_count_++, *page);
   }
   if (kept_count_ < page_count_) {
-    const size_t bytes = PageBytes(cache_->shape_);
+    const size_t bytes = KvPageBytes(cache_->shape_);
     std::byte* const memory = cache_->memory_.data();
     std::memcpy(memory + numbers_[kept_count_] * bytes, memory + found.page * bytes, bytes);
     token_count_ = kept_count_ * kKvPageTokens + found.token_count;
@@ -179,6 +177,18 @@ float KvSequence::ValueAt(uint32_t layer, size_t position, uint32_t element) con
                             position % kKvPageTokens, element % head_dim);
 }
 
+Bytes KvSequence::PageBytes(size_t index) const {
+  SMOE_CHECK(index < page_count_);
+  const uint64_t bytes = KvPageBytes(cache_->shape_);
+  return cache_->memory_.bytes().subspan(numbers_[index] * bytes, bytes);
+}
+
+MutableBytes KvSequence::PageBytes(size_t index) {
+  SMOE_CHECK(index >= kept_count_ && index < page_count_);
+  const uint64_t bytes = KvPageBytes(cache_->shape_);
+  return cache_->memory_.bytes().subspan(numbers_[index] * bytes, bytes);
+}
+
 std::span<const std::byte* const> KvSequence::Pages(uint32_t layer) const {
   return {pages_.data() + layer * page_capacity_, page_count_};
 }
@@ -191,7 +201,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, size_t to
   SMOE_CHECK(shape.layer_count > 0 && shape.kv_width > 0 && shape.key_value_heads > 0);
   SMOE_CHECK(shape.kv_width % shape.key_value_heads == 0);
   const uint64_t page_count = CeilDiv(token_max, kKvPageTokens);
-  const std::optional<uint64_t> bytes = CheckedMul(page_count, PageBytes(shape));
+  const std::optional<uint64_t> bytes = CheckedMul(page_count, KvPageBytes(shape));
   if (!bytes || *bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ||
       page_count >= PagePool::kRoot) {
     return Exhausted("KV cache: {} tokens of {} bytes each do not fit any memory", token_max,
@@ -221,6 +231,16 @@ KvSequence KvCache::NewSequence() {
 uint64_t KvBytesPerToken(const KvShape& shape) {
   return uint64_t{kernels::KvTokenBytes(shape.kind, shape.head_dim())} * shape.key_value_heads *
          shape.layer_count;
+}
+
+uint64_t KvPageBytes(const KvShape& shape) { return LayerBytes(shape) * shape.layer_count; }
+
+void ClearTokensFrom(const KvShape& shape, size_t row, MutableBytes page) {
+  SMOE_CHECK(page.size() == KvPageBytes(shape));
+  for (size_t head = 0; head < shape.layer_count * shape.key_value_heads; ++head) {
+    kernels::ClearKvTokens(shape.kind, shape.head_dim(), row,
+                           page.data() + head * HeadBytes(shape));
+  }
 }
 
 }  // namespace smoe::model

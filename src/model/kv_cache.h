@@ -82,6 +82,11 @@ class KvSequence {
   float KeyAt(uint32_t layer, size_t position, uint32_t element) const;
   float ValueAt(uint32_t layer, size_t position, uint32_t element) const;
 
+  // Page `index` of the sequence, all layers: for files. Requires a page that it has (checked), and
+  // for writing, one that is not kept (checked).
+  Bytes PageBytes(size_t index) const;
+  MutableBytes PageBytes(size_t index);
+
   // For kernels, see kernels::AttentionJob: the pages of a layer, and where in each a head begins.
   std::span<const std::byte* const> Pages(uint32_t layer) const;
   size_t HeadOffset(uint32_t head) const;
@@ -130,5 +135,9 @@ class KvCache {
 
 // Bytes that one token takes over all layers.
 uint64_t KvBytesPerToken(const KvShape& shape);
+// Bytes of a page, and one without what it holds of the tokens from `row` on (zeros).
+// Requires `page` of that size (checked).
+uint64_t KvPageBytes(const KvShape& shape);
+void ClearTokensFrom(const KvShape& shape, size_t row, MutableBytes page);
 
 }  // namespace smoe::model

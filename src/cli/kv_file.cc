@@ -1,0 +1,37 @@
+#include "cli/kv_file.h"
+
+#include <filesystem>
+
+#include "io/atomic_file.h"
+
+namespace smoe::cli {
+
+void KvFile::Define(Arguments& arguments) {
+  arguments.Option("--kv-file", &path_, "FILE",
+                   "Keeps the conversation's keys and values: read at the start, if it is there, "
+                   "and written after each answer");
+}
+
+Status KvFile::CheckPlace(const store::ModelFiles& files, const ModelOptions& options) const {
+  if (!is_given()) return Ok();
+  SMOE_TRY(io::CheckOutputPlace(*path_, true));
+  return CheckSparesModel(*path_, files, options, {});
+}
+
+Result<std::optional<model::KvFileContent>> KvFile::Restore(engine::Engine& engine,
+                                                            Console& console) const {
+  if (!is_given()) return std::nullopt;
+  // What cannot be looked at is left to reading, which says why.
+  std::error_code unknown;
+  if (!std::filesystem::exists(*path_, unknown) && !unknown) return std::nullopt;
+  SMOE_TRY_ASSIGN(model::KvFileContent content, engine.RestoreTokens(*path_));
+  console.Note("({}: {} tokens restored)\n", Printable(*path_), content.tokens.size());
+  return std::optional(std::move(content));
+}
+
+Status KvFile::Save(engine::Engine& engine, std::span<const uint32_t> tokens,
+                    std::string_view note) const {
+  return is_given() ? engine.SaveTokens(*path_, tokens, note) : Ok();
+}
+
+}  // namespace smoe::cli

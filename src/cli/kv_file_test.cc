@@ -1,0 +1,118 @@
+// --kv-file as a user meets it.
+#include "cli/kv_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+#include "cli/console_for_test.h"
+#include "convert/files_for_test.h"
+
+namespace smoe::cli {
+namespace {
+
+using convert::ReadText;
+using convert::TestFolder;
+using convert::WriteText;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kModel = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
+
+std::vector<std::string> RunArguments(const std::string& prompt, const std::string& file) {
+  std::vector<std::string> arguments = {"run", kModel,   "-p",        prompt, "-n",
+                                        "12",  "--json", "--context", "512"};
+  if (!file.empty()) arguments.insert(arguments.end(), {"--kv-file", file});
+  return arguments;
+}
+
+struct JsonAnswer {
+  std::string text;
+  uint64_t reused_count = 0;
+};
+
+JsonAnswer Answer(const std::string& prompt, const std::string& file) {
+  const ProgramOutput output = RunForTest(RunArguments(prompt, file));
+  EXPECT_EQ(output.code, 0) << output.err;
+  const auto json = Json::Parse(output.out, "answer");
+  EXPECT_TRUE(json) << output.out;
+  if (!json) return {};
+  return {*json->Find("text")->AsString(), *json->Find("stats")->Find("reused_tokens")->AsUint()};
+}
+
+TEST(KvFile, ASecondRunComputesOnlyWhatIsNew) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  const std::string story =
+      "Once upon a time there was a small dog who lived near the river and liked to swim.";
+  const JsonAnswer cold = Answer(story, "");
+  const JsonAnswer first = Answer(story, file);
+  EXPECT_EQ(first.text, cold.text);
+  EXPECT_EQ(first.reused_count, 0u);
+  const JsonAnswer again = Answer(story, file);
+  EXPECT_EQ(again.text, cold.text);
+  EXPECT_GT(again.reused_count, 15u);
+  // Another end: the beginning is taken over, the answer is that of a cold start.
+  const std::string other = story + " One day it rained.";
+  const JsonAnswer longer = Answer(other, file);
+  EXPECT_EQ(longer.text, Answer(other, "").text);
+  EXPECT_GE(longer.reused_count, again.reused_count);
+}
+
+TEST(KvFile, OtherSettingsAndOtherFilesAreRefusedAndStayAsTheyAre) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  Answer("A cat.", file);
+  const std::string content = ReadText(file);
+  auto arguments = RunArguments("A cat.", file);
+  arguments.insert(arguments.end(), {"--kv", "int8"});
+  ProgramOutput output = RunForTest(arguments);
+  EXPECT_NE(output.code, 0);
+  EXPECT_THAT(output.err, HasSubstr("keys and values are f16, here they are int8"));
+  arguments = RunArguments("A cat.", file);
+  arguments.insert(arguments.end(), {"--trunk-format", "bf16"});
+  output = RunForTest(arguments);
+  EXPECT_NE(output.code, 0);
+  EXPECT_THAT(output.err, HasSubstr("trunk int8, this run has arithmetic int8, trunk bf16"));
+  EXPECT_EQ(ReadText(file), content);
+
+  const std::string text = folder.Path("notes.txt");
+  WriteText(text, std::string(500, 'n'));
+  output = RunForTest(RunArguments("A cat.", text));
+  EXPECT_NE(output.code, 0);
+  EXPECT_THAT(output.err, HasSubstr("no file of keys and values"));
+  EXPECT_EQ(ReadText(text), std::string(500, 'n'));
+  output = RunForTest(RunArguments("A cat.", kModel + "/model.safetensors"));
+  EXPECT_EQ(output.code, 2);
+  EXPECT_THAT(output.err, HasSubstr("model"));
+  EXPECT_EQ(RunForTest({"run", kModel, "-p", "A", "--kv-file", ""}).code, 2);
+}
+
+TEST(KvFile, AChatGoesOnWhereItWas) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  const std::vector<std::string> arguments = {
+      "chat",          kModel, "-n",        "8",  "--context", "512",
+      "--temperature", "0",    "--kv-file", file, "--stats"};
+  const ProgramOutput whole =
+      RunForTest({"chat", kModel, "-n", "8", "--context", "512", "--temperature", "0"},
+                 "Hello.\nTell me a story.\n");
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const ProgramOutput first = RunForTest(arguments, "Hello.\n");
+  ASSERT_EQ(first.code, 0) << first.err;
+  const ProgramOutput second = RunForTest(arguments, "Tell me a story.\n");
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(first.out + second.out, whole.out);
+  EXPECT_THAT(second.err, HasSubstr("goes on after 2 messages"));
+  EXPECT_THAT(second.err, Not(HasSubstr(" 0 reused")));
+  auto other = arguments;
+  other.insert(other.end(), {"--system", "Be brief."});
+  const ProgramOutput refused = RunForTest(other, "Hello.\n");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("the conversation in --kv-file has none"));
+}
+
+}  // namespace
+}  // namespace smoe::cli
