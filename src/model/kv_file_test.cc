@@ -6,9 +6,10 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
-#include "io/atomic_file.h"
+#include "io/file.h"
 
 namespace smoe::model {
 namespace {
@@ -72,7 +73,7 @@ class KvFileTest : public testing::Test {
   }
   std::string Content() const { return io::ReadWholeFile(path_, 1 << 20).value(); }
   void Replace(const std::string& content) const {
-    ASSERT_TRUE(io::WriteFileAtomically(path_, AsBytes(content), true));
+    std::ofstream(path_, std::ios::binary) << content;
   }
   // The content with another header, whose checksums are right unless told otherwise.
   void ReplaceHeader(const std::string& content, const std::function<void(KvFileHeader*)>& change,
