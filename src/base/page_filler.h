@@ -36,6 +36,9 @@ class PageFiller {
   // are given back to the system, or the memory ends.
   void Stop();
 
+  // All pages were taken; or the system takes none ahead.
+  bool is_done() const { return filled_.load(std::memory_order_acquire) == memory_.size(); }
+
   // Until the filler has taken what it may take now; for tests.
   void AwaitRest() const;
 

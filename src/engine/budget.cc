@@ -203,9 +203,11 @@ void WriteLines(const Divider& divider, const BudgetDemand& demand, Budget* budg
       fmt::format("chunks of {} tokens", division.chunk_tokens));
   add("page cache", divider.PageCacheBytes(),
       demand.reads_page_cache ? "experts are read through it" : "direct reads go past it");
+  const uint32_t most = budget->slot_count_max;
   add("expert cache", slots * demand.slot_bytes,
-      fmt::format("{} of {} experts of {}", slots, demand.expert_count,
-                  SizeText(demand.slot_bytes)));
+      fmt::format("{} of {} experts of {}{}", slots, demand.expert_count,
+                  SizeText(demand.slot_bytes),
+                  most == slots ? "" : fmt::format("; {} until the rest is touched", most)));
 }
 
 }  // namespace
@@ -254,6 +256,7 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit
   budget.chunk_tokens = division.chunk_tokens;
   budget.slot_count = static_cast<uint32_t>(slots);
   budget.slot_count_min = static_cast<uint32_t>(std::min(slots, least));
+  budget.slot_count_max = SlotsBeside(demand, budget, 1, 1);
   WriteLines(divider, demand, &budget);
   const uint64_t left = limit.bytes - std::min(limit.bytes, budget.used_bytes());
   budget.drops_page_cache = left < kTrunkPagesMultiple * demand.trunk_bytes;
@@ -276,6 +279,22 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit
         "expert cache: fewer slots than top_k + 1 = {}, so reads wait for arithmetic", least));
   }
   return budget;
+}
+
+uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t row_count,
+                     uint64_t kv_tokens) {
+  const bool is_asked = demand.cache_bytes || demand.cache_experts;
+  if (is_asked || !demand.touched_bytes) return budget.slot_count;
+  const auto untouched = [](uint64_t all, uint64_t touched) {
+    return all - std::min(all, touched);
+  };
+  const uint64_t lent = untouched(demand.scratch_bytes(budget.chunk_tokens),
+                                  demand.touched_bytes(row_count, budget.chunk_tokens)) +
+                        untouched(budget.context_tokens, kv_tokens) * demand.kv_bytes_per_token;
+  // Each further slot has page tables too.
+  const uint64_t slot_bytes = demand.slot_bytes + CeilDiv(demand.slot_bytes, kPageTableDivisor);
+  return static_cast<uint32_t>(std::min<uint64_t>(
+      budget.slot_count + lent / slot_bytes, std::max(budget.slot_count, demand.expert_count)));
 }
 
 }  // namespace smoe::engine

@@ -14,6 +14,9 @@
 //
 // The chunk is chosen against the cache: each chunk of a prompt reads the union of its experts, so
 // a larger one saves reads, until the slots that it costs lose more in decoding than it saves.
+//
+// Activations and keys and values are counted at their largest, and take memory as they are
+// touched. What they have not touched yet is lent to the expert cache: SlotsBeside.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +68,9 @@ struct BudgetDemand {
   uint64_t trunk_bytes = 0;
   // Activations and logits of a step, given the chunk; grows with it.
   std::function<uint64_t(size_t chunk_tokens)> scratch_bytes = [](size_t) { return 0; };
+  // Of them, what steps of at most so many rows ever touch.
+  // Absent: all of them.
+  std::function<uint64_t(size_t row_count, size_t chunk_tokens)> touched_bytes;
   uint64_t kv_bytes_per_token = 0;
   uint64_t kv_spare_tokens = 0;  // for last pages that are not full
   uint64_t slot_bytes = 0;
@@ -91,7 +97,8 @@ struct Budget {
   size_t context_tokens = 0;  // over all requests
   size_t request_tokens = 0;  // of one: the same, but no more than the model has positions
   size_t chunk_tokens = 0;
-  uint32_t slot_count = 0;
+  uint32_t slot_count = 0;      // beside everything else at its largest
+  uint32_t slot_count_max = 0;  // while no step has touched more than a token's worth of the rest
   uint32_t slot_count_min = 0;  // that a guard should leave: top_k + 1
   MemoryLimit limit;
   std::vector<BudgetLine> lines;  // the division; sums up to at most limit.bytes
@@ -111,5 +118,12 @@ struct Budget {
 //         kExhausted if the context would take more than kKvBytesMax, or
 //         if top_k + 1 slots do not fit: names the smallest size that works, in whole MiB.
 Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit);
+
+// Slots that fit beside what was really touched of activations and of keys and values: memory that
+// a long prompt or a long context will need holds experts until then. `row_count` is that of the
+// largest step so far, `kv_tokens` those whose pages were ever taken. From slot_count to
+// slot_count_max; slot_count where the user asked for a cache of some size.
+uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t row_count,
+                     uint64_t kv_tokens);
 
 }  // namespace smoe::engine

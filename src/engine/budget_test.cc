@@ -55,6 +55,28 @@ TEST(DivideMemory, GivesTheCacheWhatIsLeft) {
   EXPECT_EQ(Divide(buffered, 800 * kMiB)->slot_count, 565u);  // 64 less, and their tables
 }
 
+TEST(SlotsBeside, LendsTheCacheWhatNothingHasTouchedYet) {
+  BudgetDemand demand = SmallModel();
+  demand.chunk_tokens = 256;
+  demand.scratch_bytes = [](size_t chunk) { return chunk * 1024 * 1024; };
+  demand.touched_bytes = [](size_t rows, size_t) { return rows * 1024 * 1024; };
+  const auto budget = Divide(demand, 800 * kMiB);
+  ASSERT_TRUE(budget);
+  // Slots of 1 MiB and a 256th; 4096 tokens of 1 KiB.
+  const uint32_t slots = budget->slot_count;
+  EXPECT_EQ(slots, 373u);  // 800 - 64 - 256 - 100 - 4, and a 256th of the rest for tables
+  EXPECT_EQ(SlotsBeside(demand, *budget, 256, 4096), slots);
+  EXPECT_EQ(SlotsBeside(demand, *budget, 1000, 100000), slots);
+  EXPECT_EQ(SlotsBeside(demand, *budget, 56, 4096), slots + 199);
+  EXPECT_EQ(SlotsBeside(demand, *budget, 256, 1024), slots + 2);
+  EXPECT_EQ(budget->slot_count_max, SlotsBeside(demand, *budget, 1, 1));
+  // Never more than there are experts, and nothing where the cache was asked for.
+  demand.expert_count = slots + 10;
+  EXPECT_EQ(SlotsBeside(demand, *budget, 1, 1), slots + 10);
+  demand.cache_experts = slots;
+  EXPECT_EQ(SlotsBeside(demand, *budget, 1, 1), slots);
+}
+
 TEST(DivideMemory, CountsALargeProgramOnceHoweverTheLimitIsMeant) {
   // 200 held: 300 in all. Asked, that is part of the 1000; free memory is beside what is held.
   const auto asked = DivideMemory(SmallModel(), LimitOf(1000 * kMiB, {}, 200 * kMiB));

@@ -94,6 +94,7 @@ class EngineImpl final : public Engine {
   Result<model::KvFileOwner> KvOwner();
   StepTimes ReadClocks() const;
   void PlanRows();
+  Status MakeRoom();
   Status RunRows();
   void TakeToken(Running* running, std::span<const float> logits);
   void Finish(Running* running, FinishReason reason, std::optional<uint32_t> token,
@@ -107,6 +108,7 @@ class EngineImpl final : public Engine {
   std::vector<model::SequenceRows> rows_;
   std::vector<TokenEvent> events_;
   uint64_t next_id_ = 1;
+  size_t row_count_max_ = 0;  // of a step so far
   EngineStats stats_;
   std::optional<uint64_t> fingerprint_;  // of the model, once it was asked for
 };
@@ -168,7 +170,10 @@ Result<std::span<const TokenEvent>> EngineImpl::Step() {
   if (parts_.keeper) SMOE_TRY(parts_.keeper->Look());
   if (parts_.warm_start) parts_.warm_start->Look();
   PlanRows();
-  if (!rows_.empty()) SMOE_TRY(RunRows());
+  if (!rows_.empty()) {
+    SMOE_TRY(MakeRoom());
+    SMOE_TRY(RunRows());
+  }
   RemoveFinished();
   return std::span<const TokenEvent>(events_);
 }
@@ -194,6 +199,16 @@ void EngineImpl::PlanRows() {
          turn.is_last ? model::SequenceRows::Logits::kLast : model::SequenceRows::Logits::kNone});
     return false;
   });
+}
+
+// The cache gives back what this step is the first to touch: see SlotsBeside in engine/budget.h.
+Status EngineImpl::MakeRoom() {
+  if (!parts_.keeper) return Ok();
+  size_t row_count = 0;
+  for (const model::SequenceRows& rows : rows_) row_count += rows.tokens.size();
+  row_count_max_ = std::max(row_count_max_, row_count);
+  const uint64_t kv_tokens = parts_.kv->pool().touched_count() * model::kKvPageTokens;
+  return parts_.keeper->Cap(SlotsBeside(parts_.demand, parts_.budget, row_count_max_, kv_tokens));
 }
 
 // What the clocks of the parts show. The engine's own, wall_ns, is not among them.
@@ -273,6 +288,7 @@ void EngineImpl::RemoveFinished() {
 Status EngineImpl::Evaluate(std::span<const uint32_t> tokens, model::StepTaps want,
                             const LogitSink& sink) {
   SMOE_CHECK(idle() && parts_.logit_row_max >= parts_.limits.chunk_tokens);
+  if (parts_.keeper) SMOE_TRY(parts_.keeper->Cap(parts_.budget.slot_count));
   SMOE_TRY(CheckTokens(tokens));
   model::KvSequence kv = parts_.kv->NewSequence();
   for (size_t first = 0; first < tokens.size();) {

@@ -60,6 +60,12 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
   return stats_.slot_count;
 }
 
+void MemoryGuard::Cap(uint32_t slot_count) {
+  options_.slot_count = std::min(options_.slot_count, slot_count);
+  stats_.slot_count = std::min(stats_.slot_count, slot_count);
+  stats_.slot_count_min = std::min(stats_.slot_count_min, slot_count);
+}
+
 void MemoryGuard::NoteToken(uint64_t ns) {
   const auto count = static_cast<double>(++token_count_);
   Average(std::min(count, kRecentTokens), static_cast<double>(ns), &recent_token_ns_);
@@ -172,6 +178,13 @@ uint64_t CacheKeeper::UnfilledBytes() const {
   const uint64_t slot_bytes = cache_.slab().size() / cache_.slot_capacity();
   const Bytes used = Bytes(cache_.slab()).first(cache_.slot_count() * slot_bytes);
   return used.size() - ResidentBytesOf(used);
+}
+
+Status CacheKeeper::Cap(uint32_t slot_count) {
+  guard_.Cap(slot_count);
+  said_count_ = std::min(said_count_, slot_count);
+  if (slot_count >= cache_.slot_count()) return Ok();
+  return cache_.SetSlotLimit(slot_count);
 }
 
 Status CacheKeeper::LookAt(uint64_t time_ns) {

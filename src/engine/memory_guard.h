@@ -73,6 +73,9 @@ class MemoryGuard {
   // A decoding step has taken so long.
   void NoteToken(uint64_t ns);
 
+  // From now on so many at most.
+  void Cap(uint32_t slot_count);
+
   // Why the last change was made: "memory stalls 23 % of the time".
   const std::string& reason() const { return reason_; }
   GuardStats stats() const { return stats_; }
@@ -93,7 +96,7 @@ class MemoryGuard {
   bool MakeRoom(const PressureSample& sample, uint64_t unfilled_bytes);
   void Grow(const PressureSample& sample);
 
-  const Options options_;
+  Options options_;
   PressureSample last_;
   bool has_last_ = false;
   int64_t room_ = 0;         // of the last sample; below 0: what lacks
@@ -128,7 +131,12 @@ class CacheKeeper {
   // The same at a given time, for tests.
   Status LookAt(uint64_t time_ns);
 
+  // From now on the cache has so many slots at most, because others need the memory. Requires that
+  // no pass of the cache is under way. Errors: as ExpertCache::SetSlotLimit.
+  Status Cap(uint32_t slot_count);
+
   void NoteToken(uint64_t ns) { guard_.NoteToken(ns); }
+
   GuardStats stats() const { return guard_.stats(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
 #include "tensor/quantise.h"
@@ -30,25 +31,42 @@ uint64_t ContextTokenBytes(const checkpoint::ModelConfig& config, kernels::KvKin
          CeilDiv(AttentionPartBytes(config), kernels::kAttentionPart);
 }
 
-// Activations of a step: per row the experts' outputs and a few vectors of each width, and what
-// the experts of one round take.
-uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const EngineOptions& options,
-                      size_t chunk_tokens) {
+// What a row of a step takes: the experts' outputs, and a few vectors of each width.
+uint64_t RowBytes(const checkpoint::ModelConfig& config) {
   constexpr uint64_t kHiddenVectors = 7;
   constexpr uint64_t kHeadVectors = 5;
-  constexpr uint64_t kWideVectors = 3;         // gate, up and codes of a feed-forward network
-  constexpr uint64_t kRoundHiddenVectors = 2;  // a row's copy and its codes
+  constexpr uint64_t kWideVectors = 3;  // gate, up and codes of a feed-forward network
   const uint64_t dense = std::max(config.intermediate_size, config.shared_expert_intermediate_size);
-  const uint64_t per_row = (config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
-                           kHeadVectors * config.num_attention_heads * config.head_dim +
-                           kWideVectors * dense;
-  const uint64_t per_round_row =
-      kRoundHiddenVectors * config.hidden_size + kWideVectors * config.moe_intermediate_size;
+  return sizeof(float) *
+         ((config.num_experts_per_tok + kHiddenVectors) * config.hidden_size +
+          kHeadVectors * config.num_attention_heads * config.head_dim + kWideVectors * dense);
+}
+
+// What a row takes of the memory of the experts that are computed together.
+uint64_t RoundRowBytes(const checkpoint::ModelConfig& config) {
+  constexpr uint64_t kHiddenVectors = 2;  // a row's copy and its codes
+  constexpr uint64_t kWideVectors = 3;
+  return sizeof(float) *
+         (kHiddenVectors * config.hidden_size + kWideVectors * config.moe_intermediate_size);
+}
+
+uint64_t ScratchBytes(const checkpoint::ModelConfig& config, const EngineOptions& options,
+                      size_t chunk_tokens) {
   return options.batch_max * AttentionPartBytes(config) +
-         sizeof(float) * (RowCountMax(options, chunk_tokens) * per_row +
-                          experts::RoundRowCountMax(BackendOptions(config, options, chunk_tokens)) *
-                              per_round_row +
-                          LogitRowMax(options, chunk_tokens) * uint64_t{config.vocab_size});
+         RowCountMax(options, chunk_tokens) * RowBytes(config) +
+         experts::RoundRowCountMax(BackendOptions(config, options, chunk_tokens)) *
+             RoundRowBytes(config) +
+         sizeof(float) * LogitRowMax(options, chunk_tokens) * uint64_t{config.vocab_size};
+}
+
+// Steps of fewer rows use the first rows of each array, and may touch a huge page behind them.
+uint64_t TouchedBytes(const checkpoint::ModelConfig& config, const EngineOptions& options,
+                      size_t row_count, size_t chunk_tokens) {
+  constexpr uint64_t kLargeArrays = 20;
+  const uint64_t rows_max = RowCountMax(options, chunk_tokens);
+  const uint64_t rows = std::min<uint64_t>(row_count, rows_max);
+  const uint64_t all = ScratchBytes(config, options, chunk_tokens);
+  return std::min(all, all - (rows_max - rows) * RowBytes(config) + kLargeArrays * kHugePageBytes);
 }
 
 // YaRN stretches the positions of the training; configs do not always say the product.
@@ -108,6 +126,9 @@ BudgetDemand DemandOf(const checkpoint::ModelConfig& config, const EngineOptions
   BudgetDemand demand;
   demand.scratch_bytes = [config, options](size_t chunk_tokens) {
     return ScratchBytes(config, options, chunk_tokens);
+  };
+  demand.touched_bytes = [config, options](size_t row_count, size_t chunk_tokens) {
+    return TouchedBytes(config, options, row_count, chunk_tokens);
   };
   demand.kv_bytes_per_token = ContextTokenBytes(config, ChooseKvKind(options));
   // Each sequence may leave most of its last page empty.

@@ -19,15 +19,15 @@ namespace smoe::engine {
 
 namespace {
 
-Result<Budget> PlanMemory(const Parts& parts, const EngineOptions& options) {
-  SMOE_TRY_ASSIGN(const BudgetDemand demand, DemandOfFiles(parts.files, options));
+Result<Budget> PlanMemory(const EngineOptions& options, Parts* parts) {
+  SMOE_TRY_ASSIGN(parts->demand, DemandOfFiles(parts->files, options));
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
   if (options.memory_bytes && *options.memory_bytes > free.bytes + ResidentBytes()) {
     LogWarning("--memory: {} asked, {} are free ({}); the system may swap, or end the program",
                SizeText(*options.memory_bytes), SizeText(free.bytes), free.reason);
   }
-  SMOE_TRY_ASSIGN(Budget budget,
-                  DivideMemory(demand, LimitOf(options.memory_bytes, free, ResidentBytes())));
+  SMOE_TRY_ASSIGN(Budget budget, DivideMemory(parts->demand, LimitOf(options.memory_bytes, free,
+                                                                     ResidentBytes())));
   for (const std::string& warning : budget.warnings) LogWarning("{}", warning);
   return budget;
 }
@@ -64,11 +64,14 @@ size_t PartRoom(const Parts& parts, const Budget& budget) {
          parts.batch_max;
 }
 
-// Tests bring their own queue, and want no other cache than they asked for.
+// Does somebody look after the cache's size? Tests bring their own queue, and want no other cache
+// than they asked for.
+bool HasKeeper(const EngineOptions& options) { return options.guard && !options.make_queue; }
+
 void OpenKeeper(const Budget& budget, const EngineOptions& options, Parts* parts) {
   constexpr uint64_t kFloorDivisor = 128;
   constexpr uint64_t kFloorBytesMax = uint64_t{128} << 20;
-  if (!options.guard || options.make_queue) return;
+  if (!HasKeeper(options)) return;
   parts->keeper = std::make_unique<CacheKeeper>(
       *parts->cache, MemoryGuard::Options{.slot_count = parts->cache->slot_count(),
                                           .slot_count_min = budget.slot_count_min,
@@ -83,8 +86,10 @@ void OpenKeeper(const Budget& budget, const EngineOptions& options, Parts* parts
 constexpr uint64_t kPagesAheadBytes = uint64_t{512} << 20;
 
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
+  // What is lent must be taken back some day.
+  const uint32_t slot_count = HasKeeper(options) ? budget.slot_count_max : budget.slot_count;
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
-                                                             {.slot_count = budget.slot_count}));
+                                                             {.slot_count = slot_count}));
   if (InterleaveOverNodes(parts->cache->slab())) {
     parts->choices.push_back("memory nodes: the expert cache takes pages of all in turn");
   }
@@ -187,12 +192,12 @@ Result<Parts> AssembleParts(store::ModelFiles files, const EngineOptions& option
   parts.choices.push_back(fmt::format("keys and values: {} ({})",
                                       kernels::KvKindName(ChooseKvKind(options)),
                                       options.kv ? "as asked" : "by the arithmetic"));
-  SMOE_TRY_ASSIGN(Budget budget, PlanMemory(parts, options));
+  SMOE_TRY_ASSIGN(Budget budget, PlanMemory(options, &parts));
   const bool planned_direct = parts.files.experts->direct_io();
   SMOE_TRY(OpenQueue(budget, options, &parts));
   // Buffered reads were found to be better: the page cache wants its share too.
   if (parts.files.experts->direct_io() != planned_direct) {
-    SMOE_TRY_ASSIGN(budget, PlanMemory(parts, options));
+    SMOE_TRY_ASSIGN(budget, PlanMemory(options, &parts));
   }
   parts.choices.insert(parts.choices.end(), budget.choices.begin(), budget.choices.end());
   parts.limits.chunk_tokens = budget.chunk_tokens;

@@ -39,6 +39,7 @@ struct Parts {
   size_t batch_max = 0;
   size_t context_tokens = 0;  // of one request
   size_t logit_row_max = 0;
+  BudgetDemand demand;
   Budget budget;
   ReadSetup reads;
   std::string reads_text;  // of those, or of the queue of a test

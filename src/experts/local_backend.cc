@@ -42,7 +42,7 @@ class LocalBackend final : public ExpertBackend {
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   CacheStats stats() const override { return cache_.stats(); }
   bool WantsLikely(size_t row_count) const override {
-    return row_count <= kGuessRowsMax ? controller_.is_on() : reads_;
+    return reads_ && (row_count > kGuessRowsMax || controller_.is_on());
   }
   uint64_t compute_ns() const override { return compute_ns_; }
 

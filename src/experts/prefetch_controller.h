@@ -3,7 +3,8 @@
 // A guess at the next layer's experts hides reads where it is right and takes the drive's time
 // where it is wrong; which of the two weighs more depends on model, drive and cache. So the tokens
 // are cut into windows: one is timed with guesses, one without, and the faster way is kept for
-// kKeptWindows before both are timed again.
+// kKeptWindows before both are timed again. It begins with guesses, which won wherever it was
+// measured (docs/streaming.md), and times both after kTrustedWindows.
 //
 // Threads: one owner.
 #pragma once
@@ -29,6 +30,7 @@ class PrefetchController {
 
   static constexpr size_t kWindowTokens = 16;
   static constexpr size_t kKeptWindows = 16;
+  static constexpr size_t kTrustedWindows = 4;
   // Waiting below this share of the time is nothing to hide.
   static constexpr double kWaitShareMin = 0.02;
 
@@ -37,9 +39,9 @@ class PrefetchController {
   void WindowDone();
 
   PrefetchMode mode_;
-  Phase phase_ = Phase::kWithout;
-  bool keeps_on_ = false;
-  size_t kept_count_ = 0;
+  Phase phase_ = Phase::kKept;
+  bool keeps_on_ = true;
+  size_t kept_count_ = kKeptWindows - kTrustedWindows;
   size_t token_count_ = 0;  // of the window
   uint64_t window_ns_ = 0;
   uint64_t wait_ns_ = 0;

@@ -11,8 +11,16 @@ void RunWindow(PrefetchController& controller, uint64_t ns, uint64_t wait_ns) {
   }
 }
 
+void RunTrusted(PrefetchController& controller) {
+  for (size_t i = 0; i < PrefetchController::kTrustedWindows; ++i) {
+    EXPECT_TRUE(controller.is_on());
+    RunWindow(controller, 100, 0);
+  }
+}
+
 TEST(PrefetchController, KeepsTheFasterWay) {
   PrefetchController controller(PrefetchMode::kAuto);
+  RunTrusted(controller);
   EXPECT_FALSE(controller.is_on());
   RunWindow(controller, 100, 30);
   EXPECT_TRUE(controller.is_on());  // now with guesses
@@ -30,6 +38,7 @@ TEST(PrefetchController, KeepsTheFasterWay) {
 
 TEST(PrefetchController, WithoutWaitingThereIsNothingToGuess) {
   PrefetchController controller(PrefetchMode::kAuto);
+  RunTrusted(controller);
   for (int i = 0; i < 40; ++i) {
     RunWindow(controller, 100, 1);
     EXPECT_FALSE(controller.is_on());
@@ -38,6 +47,7 @@ TEST(PrefetchController, WithoutWaitingThereIsNothingToGuess) {
 
 TEST(PrefetchController, ADisturbedWindowDoesNotCount) {
   PrefetchController controller(PrefetchMode::kAuto);
+  RunTrusted(controller);
   controller.TokenDone(1'000'000, 900'000);
   controller.Disturb();
   RunWindow(controller, 100, 30);

@@ -72,6 +72,7 @@ class SlabCache final : public ExpertCache {
   Status Abandon() override;
   Status SetSlotLimit(uint32_t slot_count) override;
   void TakePagesAhead(uint64_t bytes) override {
+    ahead_bytes_ = bytes;
     filler_ = PageFiller::Start(slab_.bytes(), bytes);
   }
   uint32_t slot_count() const override { return limit_; }
@@ -116,6 +117,8 @@ class SlabCache final : public ExpertCache {
   const uint64_t slot_bytes_;
   AlignedBuffer slab_;
   std::unique_ptr<PageFiller> filler_;  // of slab_; null: none
+  uint64_t ahead_bytes_ = 0;
+  uint64_t used_bytes_ = 0;  // up to the last slot that ever was read into
   Slots slots_;
   uint32_t limit_;                 // slots from here on are free, in no list, and have no memory
   std::vector<uint32_t> slot_of_;  // by ordinal; kNoSlot: absent

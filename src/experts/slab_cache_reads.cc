@@ -49,7 +49,8 @@ Error ReadError(const Slot& slot, const std::string& store_path) {
 void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_index) {
   const uint32_t ordinal = *FindOrdinal(store_, id);
   SMOE_CHECK(slot_of_[ordinal] == kNoSlot);
-  if (filler_) filler_->Use((uint64_t{slot} + 1) * slot_bytes_);
+  used_bytes_ = std::max(used_bytes_, (uint64_t{slot} + 1) * slot_bytes_);
+  if (filler_) filler_->Use(used_bytes_);
   slot_of_[ordinal] = slot;
   Slot& loading = slots_[slot];
   loading.state = SlotState::kLoading;

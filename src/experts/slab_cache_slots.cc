@@ -13,6 +13,7 @@ Status SlabCache::SetSlotLimit(uint32_t slot_count) {
   const uint32_t limit = std::clamp(slot_count, 1U, slot_capacity());
   for (; limit_ < limit; ++limit_) free_.PushBack(limit_);
   if (limit == limit_) return Ok();
+  const bool was_filling = filler_ && !filler_->is_done();
   filler_.reset();
   while (resident_.size() > limit) {
     const uint32_t slot = EvictLeast(false);
@@ -28,6 +29,9 @@ Status SlabCache::SetSlotLimit(uint32_t slot_count) {
   SMOE_TRY(queue_.ForgetMemory());
   slab_.Discard(limit * slot_bytes_, (limit_ - limit) * slot_bytes_);
   limit_ = limit;
+  if (!was_filling) return Ok();
+  filler_ = PageFiller::Start(slab_.bytes().first(limit * slot_bytes_), ahead_bytes_);
+  if (filler_) filler_->Use(std::min(used_bytes_, limit * slot_bytes_));
   return Ok();
 }
 

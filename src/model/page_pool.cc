@@ -45,6 +45,7 @@ std::optional<uint32_t> PagePool::Take() {
     ++forgotten_count_;
   }
   nodes_[page].use_count = 1;
+  touched_count_ = std::max<size_t>(touched_count_, page + size_t{1});
   return page;
 }
 

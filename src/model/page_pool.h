@@ -62,6 +62,8 @@ class PagePool {
   size_t unused_count() const { return unused_count_; }            // could be taken
   size_t kept_unused_count() const { return kept_unused_count_; }  // of those, kept
   uint64_t forgotten_count() const { return forgotten_count_; }    // kept pages that were taken
+  // No page of this number or above was ever taken.
+  size_t touched_count() const { return touched_count_; }
 
  private:
   struct Node {
@@ -87,6 +89,7 @@ class PagePool {
   size_t unused_count_ = 0;
   size_t kept_unused_count_ = 0;
   uint64_t forgotten_count_ = 0;
+  size_t touched_count_ = 0;
 };
 
 }  // namespace smoe::model
