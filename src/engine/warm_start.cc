@@ -63,23 +63,18 @@ void WarmStart::Begin() {
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return worths[a] > worths[b]; });
-  const auto known = static_cast<size_t>(
-      std::count_if(worths.begin(), worths.end(), [](double worth) { return worth > 0; }));
-  const bool is_resident = cache_.slot_count() == store_.expert_count();
-  order.resize(is_resident ? order.size() : std::min<size_t>(known, cache_.slot_count()));
+  const auto known = static_cast<size_t>(std::count_if(
+      worths.begin(), worths.end(), [](double worth) { return worth >= kReadWorthMin; }));
+  order.resize(std::min<size_t>(known, cache_.slot_count()));
 
   const std::vector<store::ExpertId> ids = IdsByOrdinal(store_);
   std::vector<store::ExpertId> likely;
   for (const uint32_t ordinal : order) likely.push_back(ids[ordinal]);
   cache_.ReadWhenIdle(likely);
-  sentence_ = known == 0 ? fmt::format("warm start: {} has nothing of this model yet{}", path_,
-                                       is_resident ? "; all experts are read while the drive is "
-                                                     "idle, in the order of the file"
-                                                   : "")
-                         : fmt::format(
-                               "warm start: {} experts are read while the drive is idle, "
-                               "{} that {} knows first",
-                               likely.size(), std::min(known, likely.size()), path_);
+  sentence_ = known == 0
+                  ? fmt::format("warm start: {} knows no expert that is worth a read", path_)
+                  : fmt::format("warm start: {} experts of {} are read while the drive is idle",
+                                likely.size(), path_);
 }
 
 void WarmStart::Look() {

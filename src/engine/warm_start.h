@@ -3,9 +3,10 @@
 // At the start the last run's worths (engine/hot_set.h), halved, are taken up by the cache's
 // policy, so that a long prompt does not throw out what its answer will need; and the experts that
 // they name, as many as the cache has room for, are read while the drive is idle
-// (ExpertCache::ReadWhenIdle). Where the cache holds all experts the others are read behind them,
-// known or not. At the end, and every kKeepNs, the worths are written again: so what no run uses
-// loses half its worth with each.
+// (ExpertCache::ReadWhenIdle). Those of less than kReadWorthMin are not: a read takes some of the
+// computing thread's time too, more than a chance of one in a hundred is worth (docs/streaming.md).
+// At the end, and every kKeepNs, the worths are written again: so what no run uses loses half its
+// worth with each.
 //
 // No result depends on any of it.
 #pragma once
@@ -20,7 +21,8 @@ namespace smoe::engine {
 
 class WarmStart {
  public:
-  static constexpr double kKeptShare = 0.5;  // of a worth, from one run to the next
+  static constexpr double kKeptShare = 0.5;          // of a worth, from one run to the next
+  static constexpr double kReadWorthMin = 1.0 / 64;  // wanted once in so many tokens
   static constexpr uint64_t kKeepNs = 180'000'000'000;
 
   // Borrows both. Begins at once. `path`: of the hot set; a file that cannot be used is a warning
