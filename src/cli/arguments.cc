@@ -18,6 +18,11 @@ void Arguments::OptionalPositional(const std::string& name, std::string* value,
   Add({name, value, help, name, {}, {}, false});
 }
 
+void Arguments::Positionals(const std::string& name, std::vector<std::string>* values,
+                            const std::string& help) {
+  Add({name, values, help, name, {}, {}, true});
+}
+
 void Arguments::Flag(const std::string& flags, bool* value, const std::string& help) {
   Add({flags, value, help, {}, {}, {}, false});
 }

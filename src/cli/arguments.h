@@ -19,7 +19,8 @@ struct SizeOption {
 
 using OptionTarget = std::variant<bool*, std::string*, uint32_t*, uint64_t*, double*,
                                   std::optional<std::string>*, std::optional<uint32_t>*,
-                                  std::optional<uint64_t>*, std::optional<double>*, SizeOption>;
+                                  std::optional<uint64_t>*, std::optional<double>*,
+                                  std::vector<std::string>*, SizeOption>;
 
 struct OptionInfo {
   std::string flags;  // "--tokens" or "-n,--count"; a positional's name has no dash
@@ -37,6 +38,9 @@ class Arguments {
   // value_name FILE or FOLDER makes completions offer paths.
   void Positional(const std::string& name, std::string* value, const std::string& help);
   void OptionalPositional(const std::string& name, std::string* value, const std::string& help);
+  // One or more; the last of a command.
+  void Positionals(const std::string& name, std::vector<std::string>* values,
+                   const std::string& help);
   void Flag(const std::string& flags, bool* value, const std::string& help);
   void Option(const std::string& flags, OptionTarget target, const std::string& value_name,
               const std::string& help);

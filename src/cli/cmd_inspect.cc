@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "store/records/record_folder.h"
+#include "store/stripe/stripe.h"
 #include "store/vault/vault.h"
 
 namespace smoe::cli {
@@ -147,9 +148,16 @@ void PrintTree(const Json& value, size_t depth, Console& console) {
 
 Result<ExitCode> Inspect(const Options& options, Console& console) {
   Json json;
-  const std::string& model = options.model.model;
+  std::string model = options.model.model;
   std::error_code ignored;
   SMOE_TRY(store::CheckModelExists(model));
+  Json stripe;
+  if (store::stripe::IsStripeFile(model)) {
+    SMOE_TRY_ASSIGN(const auto striped, store::stripe::ReadStripe(model));
+    stripe = store::stripe::Describe(striped);
+    model = striped.model;
+    SMOE_TRY(store::CheckModelExists(model));
+  }
   const bool is_store = store::records::IsRecordFolder(model);
   const bool is_folder = !is_store && std::filesystem::is_directory(model, ignored);
   if (is_store) {
@@ -161,7 +169,8 @@ Result<ExitCode> Inspect(const Options& options, Console& console) {
     SMOE_TRY_ASSIGN(const auto vault, store::vault::OpenVault(model));
     json = store::vault::Describe(vault, options.experts);
   }
-  auto files = store::OpenModelFiles(model, options.model.files);
+  if (!stripe.is_null()) json.Set("stripe", std::move(stripe));
+  auto files = store::OpenModelFiles(options.model.model, options.model.files);
   if (files) {
     json.Set("model", DescribeModel(*files));
   } else if (is_folder || files.error().code() == ErrorCode::kCorrupt) {

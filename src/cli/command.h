@@ -44,6 +44,7 @@ Runner DefinePack(Arguments& arguments);
 Runner DefineInspect(Arguments& arguments);
 Runner DefineVerify(Arguments& arguments);
 Runner DefineUpgrade(Arguments& arguments);
+Runner DefineStripe(Arguments& arguments);
 Runner DefineRecover(Arguments& arguments);
 Runner DefineExtractTrunk(Arguments& arguments);
 Runner DefineConvert(Arguments& arguments);

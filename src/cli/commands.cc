@@ -38,6 +38,10 @@ constexpr Command kCommands[] = {
      DefineSynth},
     {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
      DefineVerify},
+    {"stripe", kConvert, "Spread a model's experts over several drives, which then read together",
+     "smoe stripe qwen3-30b.smoe qwen3-30b.stripe /mnt/b /mnt/c\n"
+     "smoe stripe qwen3-30b.smoe qwen3-30b.stripe /mnt/b --weights 1,2",
+     DefineStripe},
     {"upgrade", kConvert, "Turn a version 1 vault into version 2, in place",
      "smoe upgrade old.smoe --config Qwen3-30B-A3B/", DefineUpgrade},
     {"recover", kConvert, "Rebuild a vault's lost header from its checkpoint",

@@ -8,6 +8,7 @@
 #include "store/model_parts.h"
 #include "store/record_model.h"
 #include "store/records/record_folder.h"
+#include "store/stripe/striped_store.h"
 #include "store/vault/annex.h"
 #include "store/vault/arch_config.h"
 #include "store/vault/vault.h"
@@ -163,6 +164,27 @@ Result<ModelFiles> OpenFolder(const std::string& path, const ModelFilesOptions& 
   return files;
 }
 
+// The model that was striped, whole, but for where its experts are read.
+Result<ModelFiles> OpenStriped(const std::string& path, const ModelFilesOptions& options) {
+  SMOE_TRY_ASSIGN(stripe::Stripe striped, stripe::ReadStripe(path));
+  if (!PathExists(striped.model)) {
+    return Invalid("{}: the model {} is not there; mount its drive, or write its new place into {}",
+                   path, striped.model, path);
+  }
+  if (stripe::IsStripeFile(striped.model)) {
+    return Corrupt("{}: model is {}, itself a striped one; expected a vault or a record store",
+                   path, striped.model);
+  }
+  SMOE_TRY_ASSIGN(ModelFiles files, OpenModelFiles(striped.model, options));
+  files.decisions.push_back(fmt::format("experts: of {}, striped over {} more file{}",
+                                        striped.model, striped.parts.size(),
+                                        striped.parts.size() == 1 ? "" : "s"));
+  SMOE_TRY_ASSIGN(files.experts,
+                  stripe::OpenStripedStore(std::move(striped), std::move(files.experts)));
+  files.path = path;
+  return files;
+}
+
 }  // namespace
 
 Status CheckModelExists(const std::string& path) {
@@ -177,6 +199,7 @@ Status CheckModelExists(const std::string& path) {
 Result<ModelFiles> OpenModelFiles(const std::string& path, const ModelFilesOptions& options) {
   SMOE_TRY(CheckModelExists(path));
   if (records::IsRecordFolder(path)) return OpenRecordModel(path, options);
+  if (stripe::IsStripeFile(path)) return OpenStriped(path, options);
   return IsFolder(path) ? OpenFolder(path, options) : OpenVaultFiles(path, options);
 }
 

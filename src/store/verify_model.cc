@@ -7,6 +7,7 @@
 
 #include "checkpoint/linear_weight.h"
 #include "store/records/verify.h"
+#include "store/stripe/striped_store.h"
 
 namespace smoe::store {
 
@@ -92,10 +93,30 @@ Result<vault::VerifyReport> VerifyRecordModel(const std::string& path,
   return report;
 }
 
+// The model itself, then that each part is there, is one of its parts, and is whole.
+Result<vault::VerifyReport> VerifyStriped(const std::string& path,
+                                          const VerifyModelOptions& options) {
+  SMOE_TRY_ASSIGN(const stripe::Stripe striped, stripe::ReadStripe(path));
+  if (stripe::IsStripeFile(striped.model)) {
+    return Corrupt("{}: model is {}, itself a striped one", path, striped.model);
+  }
+  SMOE_TRY_ASSIGN(vault::VerifyReport report, VerifyModel(striped.model, options));
+  const auto add = [&report](std::string problem) { report.AddProblem(std::move(problem)); };
+  const uint64_t problem_count = report.problem_count;
+  stripe::VerifyParts(striped, add);
+  for (const stripe::Part& part : striped.parts) report.checked_bytes += part.file_bytes;
+  if (report.problem_count != problem_count) return report;
+  ModelFilesOptions files = options.files;
+  files.direct_io = false;
+  if (const auto opened = OpenModelFiles(path, files); !opened) add(opened.error().message());
+  return report;
+}
+
 }  // namespace
 
 Result<vault::VerifyReport> VerifyModel(const std::string& path,
                                         const VerifyModelOptions& options) {
+  if (stripe::IsStripeFile(path)) return VerifyStriped(path, options);
   if (records::IsRecordFolder(path)) return VerifyRecordModel(path, options);
   vault::VerifyReport report;
   SMOE_TRY(CheckModelExists(path));
