@@ -9,6 +9,7 @@
 
 #include "experts/expert_cache.h"
 #include "experts/store_for_test.h"
+#include "io/bad_sector_for_test.h"
 #include "io/fake_read_queue.h"
 #include "io/file.h"
 
@@ -140,6 +141,28 @@ TEST_P(RealReadFault, FileThatShrinksInUseFailsWhatIsGoneByNameAndRecovers) {
   EXPECT_EQ(whole.order.size(), kExperts);
   EXPECT_TRUE(whole.errors.empty());
   ExpectNothingLeaked(*cache);
+}
+
+TEST_P(RealReadFault, ErrorOfTheKernelFailsThatExpertByNameAndNoOther) {
+  TestStore store({.layers = {{0, kExperts}}, .hidden_size = 64, .intermediate_size = 64});
+  auto real = Open();
+  if (!real) GTEST_SKIP() << real.error().message();
+  bool is_broken = true;
+  io::BadSectorQueue queue(std::move(*real), [&](const io::ReadRequest& request) {
+    return is_broken && request.offset == 5 * store.slot_bytes();
+  });
+  auto cache = CreateCache(store, queue, 3);
+  for (uint64_t round = 1; round <= 10; ++round) {
+    const Pass pass = RunPass(store, *cache);
+    EXPECT_EQ(pass.order.size(), kExperts - 1);
+    ASSERT_EQ(pass.errors.size(), 1u);
+    EXPECT_NE(pass.errors[0].find("expert 5"), std::string::npos) << pass.errors[0];
+    EXPECT_NE(pass.errors[0].find("Input/output error"), std::string::npos) << pass.errors[0];
+    EXPECT_EQ(cache->stats().failed_count, round);
+    ExpectNothingLeaked(*cache);
+  }
+  is_broken = false;
+  EXPECT_EQ(RunPass(store, *cache).order.size(), kExperts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, RealReadFault,
