@@ -112,7 +112,7 @@ def measure_smoe(options: argparse.Namespace, group: Cgroup, seed: int) -> Json:
     prompt = ",".join(str(pick.randrange(options.vocab)) for _ in range(options.run.prompt))
     command = [str(options.smoe), "run", str(options.model), "--tokens", prompt, "--raw-ids", "-n",
                str(options.run.decode + 1), "--temperature", "1", "--seed", str(seed),
-               "--threads", str(options.run.threads)]
+               "--threads", str(options.run.threads), "--warm-start", "off"]
     command += [f"--{word}" for word in options.smoe_options]
     start = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
