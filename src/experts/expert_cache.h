@@ -139,7 +139,7 @@ class ExpertCache {
 
   // From now on the slots' pages are taken before reads want them, on a thread of the cache's own:
   // `bytes` ahead of the last slot that was ever used. Not in slots that come back after there were
-  // fewer. At most once, and after whoever decides where the pages come from. See base/page_filler.h.
+  // fewer. At most once, and after whoever decides where the pages come from.
   virtual void TakePagesAhead(uint64_t bytes) = 0;
 
   virtual uint32_t slot_count() const = 0;        // that are used
