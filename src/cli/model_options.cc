@@ -79,8 +79,8 @@ void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) 
 
 void DefineWarmStart(Arguments& arguments, ModelOptions* options) {
   arguments.Group(kEngineGroup);
-  options->warm_start = "on";
-  arguments.Choice("--warm-start", &options->warm_start, {"on", "off"},
+  options->warm_start = "off";
+  arguments.Choice("--warm-start", &options->warm_start, {"off", "on"},
                    "Read the last run's experts while the drive is idle; keep this run's");
   arguments.Group("");
 }

@@ -49,7 +49,7 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
 // The same without --threads, for commands that take a list of numbers there.
 void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options);
 
-// --warm-start, on by default: for commands whose experts are what the user will want again.
+// --warm-start, off by default: for commands whose experts are what the user will want again.
 void DefineWarmStart(Arguments& arguments, ModelOptions* options);
 
 // The vault of tiny-moe that was built and installed with the program.
