@@ -106,4 +106,23 @@ uint64_t ResidentBytes(const std::string& root) {
   return file >> size >> resident ? resident * kPageBytes : 0;
 }
 
+uint64_t PeakResidentBytes(const std::string& root) {
+  constexpr std::string_view kName = "VmHWM:";  // man 5 proc_pid_status: "peak resident set size"
+  std::ifstream file(root + "/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kName)) continue;
+    uint64_t kib = 0;
+    std::istringstream(line.substr(kName.size())) >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+bool ResetPeakResident(const std::string& root) {
+  std::ofstream file(root + "/proc/self/clear_refs");  // man 5 proc_pid_clear_refs, value 5
+  file << "5";
+  file.flush();
+  return static_cast<bool>(file);
+}
+
 }  // namespace smoe

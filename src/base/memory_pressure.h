@@ -34,4 +34,11 @@ uint64_t ResidentBytesOf(Bytes memory);
 // What this process has in memory now, anonymous and of files. 0 if it cannot be read.
 uint64_t ResidentBytes(const std::string& root = "");
 
+// The most that it ever had, or since ResetPeak. 0 if it cannot be read.
+uint64_t PeakResidentBytes(const std::string& root = "");
+
+// Begins anew with what is held now. Returns false where the kernel does not allow it: then peaks
+// stay those of the whole process.
+bool ResetPeakResident(const std::string& root = "");
+
 }  // namespace smoe

@@ -38,6 +38,15 @@ TEST_F(MemoryPressureTest, ReadsSystemStallAndFaultsBehindAStrangeName) {
   EXPECT_EQ(ResidentBytes(root_), 300u * 4096);
 }
 
+TEST_F(MemoryPressureTest, ReadsThePeakAndBeginsItAnew) {
+  EXPECT_EQ(PeakResidentBytes(root_), 0u);
+  Write("/proc/self/status", "Name:\tsmoe\nVmHWM:\t   15244 kB\nVmRSS:\t    9000 kB\n");
+  EXPECT_EQ(PeakResidentBytes(root_), 15244u * 1024);
+  Write("/proc/self/clear_refs", "");
+  EXPECT_TRUE(ResetPeakResident(root_));
+  EXPECT_FALSE(ResetPeakResident(root_ + "/absent"));
+}
+
 TEST_F(MemoryPressureTest, PrefersTheStallOfItsOwnGroup) {
   Write("/proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n");
   Write("/proc/self/cgroup", "0::/a/b\n");

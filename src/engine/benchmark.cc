@@ -7,6 +7,7 @@
 #include "base/memory_limits.h"
 #include "base/memory_rate.h"
 #include "base/stopwatch.h"
+#include "engine/cache_figures.h"
 
 namespace smoe::engine {
 
@@ -71,47 +72,6 @@ class Meters {
   MemoryRateMeter small_;
   std::vector<double> one_huge_, one_small_, all_huge_, all_small_;
 };
-
-struct RequestTimes {
-  double first_token_seconds = 0;
-  double decode_seconds = 0;
-};
-
-// One request along known tokens, from an empty context. `on_step` hears of each step.
-Result<RequestTimes> RunRequest(Engine& engine, std::span<const uint32_t> tokens,
-                                size_t prompt_count, const std::function<void()>& on_step) {
-  const auto prompt = tokens.first(prompt_count);
-  const auto known = tokens.subspan(prompt_count);
-  Request request;
-  request.prompt.assign(prompt.begin(), prompt.end());
-  request.continuation.assign(known.begin(), known.end());
-  request.shares_prefix = false;
-  // The first token comes with the prompt's last step, each further one takes a step of its own.
-  request.token_count_max = known.size() + 1;
-  RequestTimes times;
-  Stopwatch stopwatch;
-  SMOE_TRY(engine.Submit(std::move(request)));
-  while (!engine.idle()) {
-    SMOE_TRY_ASSIGN(const std::span<const TokenEvent> events, engine.Step());
-    for (const TokenEvent& event : events) {
-      if (event.error) return Unexpected(*event.error);
-      if (times.first_token_seconds != 0) continue;
-      times.first_token_seconds = stopwatch.seconds();
-      stopwatch = Stopwatch();
-    }
-    on_step();
-  }
-  times.decode_seconds = stopwatch.seconds();
-  return times;
-}
-
-experts::CacheStats Since(const experts::CacheStats& before, const experts::CacheStats& after) {
-  return {.hit_count = after.hit_count - before.hit_count,
-          .miss_count = after.miss_count - before.miss_count,
-          .failed_count = after.failed_count - before.failed_count,
-          .read_bytes = after.read_bytes - before.read_bytes,
-          .wait_ns = after.wait_ns - before.wait_ns};
-}
 
 // Tells how far the whole is, with one unit for each token and each expert.
 class Progress {
@@ -190,6 +150,34 @@ std::vector<uint32_t> RandomTokens(uint64_t seed, size_t count, uint32_t vocab_s
   return tokens;
 }
 
+Result<RequestTimes> RunKnownTokens(Engine& engine, std::span<const uint32_t> tokens,
+                                    size_t prompt_count, const std::function<void()>& on_step) {
+  const auto prompt = tokens.first(prompt_count);
+  const auto known = tokens.subspan(prompt_count);
+  Request request;
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.continuation.assign(known.begin(), known.end());
+  request.shares_prefix = false;
+  // The first token comes with the prompt's last step, each further one takes a step of its own.
+  request.token_count_max = known.size() + 1;
+  RequestTimes times;
+  Stopwatch stopwatch;
+  SMOE_TRY(engine.Submit(std::move(request)));
+  while (!engine.idle()) {
+    SMOE_TRY_ASSIGN(const std::span<const TokenEvent> events, engine.Step());
+    for (const TokenEvent& event : events) {
+      if (event.error) return Unexpected(*event.error);
+      if (times.first_token_seconds != 0) continue;
+      times.first_token_seconds = stopwatch.seconds();
+      times.at_first_token = engine.stats();
+      stopwatch = Stopwatch();
+    }
+    on_step();
+  }
+  times.decode_seconds = stopwatch.seconds();
+  return times;
+}
+
 Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
                                  const BenchSink& sink) {
   SMOE_TRY(CheckBenchOptions(options));
@@ -210,8 +198,8 @@ Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
     progress.BeginRound(expert_count, round);
     if (round == 1) before = engine.stats();
     if (round != 0) meters.Read();
-    SMOE_TRY_ASSIGN(const RequestTimes times,
-                    RunRequest(engine, tokens, options.prompt_tokens, [&] { progress.Step(); }));
+    SMOE_TRY_ASSIGN(const RequestTimes times, RunKnownTokens(engine, tokens, options.prompt_tokens,
+                                                             [&] { progress.Step(); }));
     if (round == 0) continue;  // touches memory for the first time
     first.push_back(times.first_token_seconds);
     prefill.push_back(static_cast<double>(options.prompt_tokens) / times.first_token_seconds);
@@ -230,7 +218,7 @@ Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
                                          static_cast<double>(options.decode_tokens + 1) / 2);
   report.prefill = after.prefill.Since(before.prefill);
   report.decode = after.decode.Since(before.decode);
-  report.cache = Since(before.cache, after.cache);
+  report.cache = CacheSince(before.cache, after.cache);
   report.decoded_count = options.rounds * options.decode_tokens;
   report.prompted_count = options.rounds * options.prompt_tokens;
   return report;

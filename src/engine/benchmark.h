@@ -91,6 +91,17 @@ using BenchSink = std::function<void(uint64_t done_count, uint64_t total_count)>
 Result<BenchReport> RunBenchmark(Engine& engine, const BenchOptions& options,
                                  const BenchSink& sink);
 
+struct RequestTimes {
+  double first_token_seconds = 0;
+  double decode_seconds = 0;
+  EngineStats at_first_token;
+};
+
+// One request along known tokens, from an empty context: a prompt of the first `prompt_count`, then
+// the others one by one. `on_step` hears of each step. Errors: as the engine, or the request's own.
+Result<RequestTimes> RunKnownTokens(Engine& engine, std::span<const uint32_t> tokens,
+                                    size_t prompt_count, const std::function<void()>& on_step);
+
 // `count` ids below vocab_size, the same for a seed everywhere.
 std::vector<uint32_t> RandomTokens(uint64_t seed, size_t count, uint32_t vocab_size);
 

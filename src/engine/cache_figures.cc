@@ -1,0 +1,36 @@
+#include "engine/cache_figures.h"
+
+namespace smoe::engine {
+
+namespace {
+
+double ShareOfWanted(uint64_t count, const experts::CacheStats& stats, double of_none) {
+  const uint64_t wanted = stats.hit_count + stats.prefetch_hit_count + stats.miss_count;
+  return wanted == 0 ? of_none : static_cast<double>(count) / static_cast<double>(wanted);
+}
+
+}  // namespace
+
+experts::CacheStats CacheSince(const experts::CacheStats& before,
+                               const experts::CacheStats& after) {
+  return {.hit_count = after.hit_count - before.hit_count,
+          .miss_count = after.miss_count - before.miss_count,
+          .failed_count = after.failed_count - before.failed_count,
+          .read_bytes = after.read_bytes - before.read_bytes,
+          .wait_ns = after.wait_ns - before.wait_ns,
+          .prefetch_count = after.prefetch_count - before.prefetch_count,
+          .prefetch_hit_count = after.prefetch_hit_count - before.prefetch_hit_count,
+          .prefetch_used_count = after.prefetch_used_count - before.prefetch_used_count,
+          .prefetch_wasted_count = after.prefetch_wasted_count - before.prefetch_wasted_count,
+          .gauge_miss_count = after.gauge_miss_count - before.gauge_miss_count};
+}
+
+double HitShare(const experts::CacheStats& stats) {
+  return ShareOfWanted(stats.hit_count, stats, 1);
+}
+
+double ForeseenShare(const experts::CacheStats& stats) {
+  return ShareOfWanted(stats.prefetch_hit_count, stats, 0);
+}
+
+}  // namespace smoe::engine
