@@ -134,6 +134,56 @@ Status BenchLog::Append(const engine::BenchReport& report, const std::string& co
       report.prefill_rate, "", "",
       fmt::format("prompt: {:.1f} GFLOP/s, first token after {:.3f} s",
                   report.PrefillOperationsPerSecond() / 1e9, report.first_token_seconds.median));
+  return Write(std::move(rows));
+}
+
+Status BenchLog::Append(const engine::MemoryBenchReport& report, const std::string& commit,
+                        const std::string& machine) {
+  std::string rows;
+  const engine::BenchOptions& bench = report.options.bench;
+  for (const engine::MemoryRow& memory : report.rows) {
+    if (memory.refused) continue;
+    const engine::EngineSetup& setup = memory.setup;
+    const std::string command = fmt::format(
+        "smoe bench MODEL --memory {} --prompt {} --tokens {} --rounds {} --seed {} --threads {} "
+        "(chunk {}, {} table, {})",
+        memory.memory_bytes ? std::to_string(*memory.memory_bytes) : "all", bench.prompt_tokens,
+        bench.decode_tokens, bench.rounds, bench.seed, setup.thread_count, setup.chunk_tokens,
+        setup.kernels, setup.reads);
+    const auto add = [&](const char* name, const engine::PhaseFigures& figures) {
+      std::vector<std::string> fields = {
+          Today(),
+          commit,
+          machine,
+          ModelText(setup),
+          command,
+          fmt::format("{} of {} experts, {:.1f} % hits, {:.1f} % ahead", setup.slot_count,
+                      setup.expert_count, 100 * figures.HitShare(), 100 * figures.ForeseenShare()),
+          fmt::format("{}", bench.rounds)};
+      for (std::string& figure : Figures(figures.TokensPerSecond())) fields.push_back(figure);
+      const Spread share = figures.Share();
+      fields.insert(
+          fields.end(),
+          {fmt::format("{:.0f} read a token", figures.ReadBytesPerToken()),
+           fmt::format("drive {:.2f} GB/s, DRAM {:.1f} GB/s in the same rounds: {:.2f} tok/s",
+                       report.drive_rate.median / 1e9, report.dram_rate.median / 1e9,
+                       figures.BoundTokensPerSecond().median),
+           "",
+           fmt::format(
+               "{}: {:.0f} % of the bound ({:.0f} to {:.0f}), {:.0f} % stalled, first token "
+               "after {:.2f} s, peak {:.0f} MB",
+               name, 100 * share.median, 100 * share.min, 100 * share.max,
+               100 * figures.WaitShare(), memory.first_token_seconds.median,
+               static_cast<double>(memory.peak_bytes) / 1e6)});
+      rows += Row(fields);
+    };
+    add("decode", memory.decode);
+    add("prompt", memory.prefill);
+  }
+  return Write(std::move(rows));
+}
+
+Status BenchLog::Write(std::string rows) {
   SMOE_TRY_ASSIGN(const io::File file, io::File::OpenOrCreate(path_));
   SMOE_TRY_ASSIGN(const uint64_t size, file.Size());
   if (size == 0) rows.insert(0, kHeader);

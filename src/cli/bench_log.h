@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "engine/benchmark.h"
+#include "engine/memory_bench.h"
 
 namespace smoe::cli {
 
@@ -22,9 +23,13 @@ class BenchLog {
   // A row for decoding and one for the prompt. `commit`, `machine`: as the program knows them.
   Status Append(const engine::BenchReport& report, const std::string& commit,
                 const std::string& machine);
+  // The same for each amount of memory that was not refused.
+  Status Append(const engine::MemoryBenchReport& report, const std::string& commit,
+                const std::string& machine);
 
  private:
   explicit BenchLog(std::string path) : path_(std::move(path)) {}
+  Status Write(std::string rows);
   std::string path_;
 };
 

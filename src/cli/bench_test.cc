@@ -116,6 +116,9 @@ TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
       {{"--threads", "0"}, "--threads: \"0\", expected"},
       {{"--threads", "1,"}, "--threads: \"1,\", expected"},
       {{"--threads", "1,x"}, "--threads: \"1,x\", expected"},
+      {{"--memory", "1G,x"}, "--memory: \"1G,x\", expected"},
+      {{"--memory", "1G", "--threads", "1,2"}, "--threads: 2 numbers, with --memory one"},
+      {{"--memory", "1G", "--profile"}, "--profile: goes without --memory"},
       {{"--threads", "1025"}, "threads: 1025, expected 1 to"},
       {{"--context", "8", "--prompt", "6", "--tokens", "2"}, "--context: 8 tokens, --prompt 6"},
   };
@@ -147,6 +150,51 @@ TEST(Bench, TheLogGrowsByARowForEachFigure) {
   EXPECT_THAT(lines[2], HasSubstr("prompt: "));
   EXPECT_THAT(lines[3], HasSubstr("\tall experts\t1\t"));
   EXPECT_THAT(lines[1], HasSubstr("--prompt 3 --tokens 2 --rounds 1 --seed 1 --threads 1"));
+}
+
+TEST(Bench, AmountsOfMemoryStandBesideEachOther) {
+  const TestFolder folder;
+  const std::string log = folder.Path("log.tsv");
+  const Json json =
+      Parsed(RunForTest({"bench", kModel, "--memory", "all,1000,96MiB", "--cache-experts", "64",
+                         "--read", "4MiB", "--prompt", "5", "--tokens", "4", "--rounds", "2",
+                         "--threads", "1", "--log", log, "--json"}));
+  const Json* runs = json.Find("runs");
+  ASSERT_NE(runs, nullptr);
+  EXPECT_GT(Number(*runs, {"drive_bytes_per_second", "min"}), 0);
+  EXPECT_GT(Number(*runs, {"memory_bytes_per_second", "min"}), 0);
+  const Json::Array& sizes = *runs->Find("sizes")->AsArray();
+  ASSERT_EQ(sizes.size(), 3u);
+  EXPECT_EQ(*sizes[0].Find("memory")->AsString(), "all");
+  EXPECT_EQ(Number(sizes[0], {"decode", "hit_share"}), 1);
+  EXPECT_EQ(Number(sizes[0], {"prefill", "read_bytes_per_token"}), 0);
+  EXPECT_THAT(*sizes[1].Find("refused")->AsString(), HasSubstr("the smallest that works is"));
+  EXPECT_EQ(sizes[1].Find("decode"), nullptr);
+  // From an empty cache: five rows want at least the four experts of a row in each layer.
+  EXPECT_GE(Number(sizes[2], {"prefill", "read_bytes_per_token"}), 4 * 4 * 98304 * 2 / 5.0);
+  for (const size_t i : {0u, 2u}) {
+    EXPECT_GT(Number(sizes[i], {"decode", "tokens_per_second", "min"}), 0);
+    EXPECT_GT(Number(sizes[i], {"decode", "share_of_bound", "min"}), 0);
+    EXPECT_GT(Number(sizes[i], {"peak_bytes"}), 0);
+    EXPECT_GT(Number(sizes[i], {"first_token_seconds", "min"}), 0);
+  }
+  std::ifstream file(log);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 5u);
+  for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, '\t'), 13) << line;
+  EXPECT_THAT(lines[1], HasSubstr("--memory all --prompt 5"));
+  EXPECT_THAT(lines[4], HasSubstr("prompt: "));
+}
+
+TEST(Bench, WithoutAResidentAmountThePromptsBoundSaysWhatItLeavesOut) {
+  const ProgramOutput output =
+      RunForTest({"bench", kModel, "--memory", "1000,96MiB", "--cache-experts", "9", "--read",
+                  "4MiB", "--prompt", "5", "--tokens", "2", "--rounds", "1", "--threads", "1"});
+  ASSERT_EQ(output.code, 0) << output.err;
+  EXPECT_THAT(output.out, HasSubstr("refused: memory: 1000 bytes (--memory), the smallest"));
+  EXPECT_THAT(output.out, HasSubstr("arithmetic is left out of the bound"));
+  EXPECT_THAT(output.out, HasSubstr("page cache"));
 }
 
 TEST(Bench, TheLogOfTheRepositoryHasTheSameColumns) {

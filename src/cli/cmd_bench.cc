@@ -1,7 +1,8 @@
 // smoe bench [MODEL]
 //
 // Speed with all experts in memory, beside what a plain read of this machine's memory reached in
-// the same minute: see engine/benchmark.h.
+// the same minute: see engine/benchmark.h. With --memory under several amounts of it, beside drive
+// and memory: engine/memory_bench.h.
 #include <fmt/format.h>
 
 #include <memory>
@@ -11,14 +12,17 @@
 #include "base/memory_limits.h"
 #include "cli/bench_drive.h"
 #include "cli/bench_log.h"
+#include "cli/bench_memory.h"
 #include "cli/command.h"
 #include "cli/commit.h"
 #include "cli/count_list.h"
+#include "cli/memory_list.h"
 #include "cli/model_options.h"
 #include "cli/profile_text.h"
 #include "cli/progress_bar.h"
 #include "cli/version.h"
 #include "engine/benchmark.h"
+#include "engine/memory_bench.h"
 
 namespace smoe::cli {
 
@@ -29,6 +33,7 @@ using engine::BenchReport;
 struct Options {
   ModelOptions model;
   std::string threads;
+  std::string memory;
   uint32_t prompt_tokens = 512;
   uint32_t decode_tokens = 64;
   uint32_t rounds = 5;
@@ -256,6 +261,51 @@ Result<ExitCode> MeasureDriveOf(const Options& options, Console& console) {
   return BenchDrive(drive, console);
 }
 
+Result<engine::MemoryBenchOptions> MemoryOptions(const Options& options,
+                                                 const std::vector<uint32_t>& thread_counts) {
+  if (thread_counts.size() != 1) {
+    return Invalid("--threads: {} numbers, with --memory one is expected", thread_counts.size());
+  }
+  if (options.profile) return Invalid("--profile: goes without --memory, on one amount of memory");
+  ModelOptions model = options.model;
+  model.thread_count = thread_counts.front();
+  if (model.context_tokens == 0) {
+    model.context_tokens = uint64_t{options.prompt_tokens} + options.decode_tokens + 1;
+  }
+  engine::MemoryBenchOptions bench;
+  bench.bench = BenchOptionsOf(options);
+  SMOE_TRY_ASSIGN(bench.engine, ChooseEngineOptions(model, 1, false));
+  SMOE_TRY_ASSIGN(bench.sizes, ParseMemoryList(options.memory, engine::kMemorySizesMax));
+  return bench;
+}
+
+// The model under several amounts of memory.
+Status BenchMemory(const Options& options, const engine::MemoryBenchOptions& bench, BenchLog* log,
+                   const std::string& machine, Console& console) {
+  std::string path;
+  const engine::OpenFilesFunction open = [&]() -> Result<store::ModelFiles> {
+    SMOE_TRY_ASSIGN(store::ModelFiles files, OpenFiles(options.model));
+    path = files.path;
+    return files;
+  };
+  engine::MemoryBenchReport report;
+  {
+    ProgressBar progress(console, "bench");
+    SMOE_TRY_ASSIGN(report, engine::RunMemoryBench(open, bench, [&](uint64_t done, uint64_t total) {
+                      progress.UpdateCount(done, total, "steps");
+                    }));
+  }
+  if (log != nullptr) SMOE_TRY(log->Append(report, CommitText(), machine));
+  if (options.json) {
+    Json runs = MemoryBenchJson(report);
+    console.Print("{}\n", WholeJson(options, path, machine, std::move(runs)).Dump(2));
+  } else {
+    console.Print(kLine, "model", Printable(path));
+    console.Print("{}", MemoryBenchText(report));
+  }
+  return Ok();
+}
+
 Result<ExitCode> Bench(const Options& options, Console& console) {
   if (options.drive) return MeasureDriveOf(options, console);
   std::vector<uint32_t> thread_counts = {0};  // the default
@@ -271,6 +321,11 @@ Result<ExitCode> Bench(const Options& options, Console& console) {
   if (!options.json) {
     console.Print(kLine, "smoe", fmt::format("{} ({})", kVersion, CommitText()));
     console.Print(kLine, "machine", Printable(machine));
+  }
+  if (!options.memory.empty()) {
+    SMOE_TRY_ASSIGN(const engine::MemoryBenchOptions bench, MemoryOptions(options, thread_counts));
+    SMOE_TRY(BenchMemory(options, bench, log ? &*log : nullptr, machine, console));
+    return ExitCode::kOk;
   }
   Json runs{Json::Array()};
   std::string model;
@@ -316,12 +371,8 @@ Runner DefineBench(Arguments& arguments) {
   arguments.Option("--log", &options->log, "FILE",
                    "Append a row for each figure to FILE, a table separated by tabs");
   arguments.Flag("--json", &options->json, "As JSON");
-  DefineEngineOptionsButThreads(arguments, &options->model);
-  arguments.Group(kEngineGroup);
-  arguments.Option("--threads", &options->threads, "LIST",
-                   "Compute threads, as 2 or 1,2,4: measured one after the other (default: "
-                   "physical cores)");
-  arguments.Group("");
+  DefineEngineOptions(arguments, &options->model,
+                      {.threads = &options->threads, .memory = &options->memory});
   return [options](Console& console) { return Bench(*options, console); };
 }
 

@@ -44,18 +44,19 @@ void DefineFileOptions(Arguments& arguments, ModelOptions* options) {
 }
 
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options) {
-  DefineEngineOptionsButThreads(arguments, options);
-  arguments.Group(kEngineGroup);
-  arguments.Option("--threads", &options->thread_count, "N",
-                   "Compute threads (default: physical cores)");
-  arguments.Group("");
+  DefineEngineOptions(arguments, options, {});
 }
 
-void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) {
+void DefineEngineOptions(Arguments& arguments, ModelOptions* options, const EngineLists& lists) {
   DefineFileOptions(arguments, options);
   arguments.Group(kEngineGroup);
-  arguments.Option("--memory", SizeOption{&options->memory_bytes}, "SIZE",
-                   "Memory for the whole process, as 8GiB (default: what is free)");
+  if (lists.memory == nullptr) {
+    arguments.Option("--memory", SizeOption{&options->memory_bytes}, "SIZE",
+                     "Memory for the whole process, as 8GiB (default: what is free)");
+  } else {
+    arguments.Option("--memory", lists.memory, "LIST",
+                     "Memory for the whole process, as 1500M,2G,all (all: for all experts)");
+  }
   arguments.Option("--cache", SizeOption{&options->cache_bytes}, "SIZE",
                    "Memory for experts, as 4GiB (default: what fits)");
   arguments.Option("--cache-experts", &options->cache_experts, "N", "The same, counted in experts");
@@ -63,6 +64,14 @@ void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options) 
   arguments.Flag("--buffered", &options->buffered, "Read through the page cache");
   arguments.Choice("--prefetch", &options->prefetch, {"auto", "off", "on"},
                    "Read what the next layer may want; auto: where timing shows that it pays");
+  if (lists.threads == nullptr) {
+    arguments.Option("--threads", &options->thread_count, "N",
+                     "Compute threads (default: physical cores)");
+  } else {
+    arguments.Option("--threads", lists.threads, "LIST",
+                     "Compute threads, as 2 or 1,2,4: measured one after the other (default: "
+                     "physical cores)");
+  }
   arguments.Option("--chunk", &options->chunk_tokens, "N",
                    "Prompt tokens in one pass through the layers (default: what pays)");
   arguments.Option("--context", &options->context_tokens, "N",

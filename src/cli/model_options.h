@@ -46,8 +46,13 @@ void DefineOptionalModel(Arguments& arguments, ModelOptions* options);
 void DefineFileOptions(Arguments& arguments, ModelOptions* options);
 // Those, and --cache, --cache-experts, --io, --threads, --chunk, --context, --arithmetic, --kv, ...
 void DefineEngineOptions(Arguments& arguments, ModelOptions* options);
-// The same without --threads, for commands that take a list of numbers there.
-void DefineEngineOptionsButThreads(Arguments& arguments, ModelOptions* options);
+// The same for commands that take a list in place of one value: where a string is given, the
+// option goes there, unread.
+struct EngineLists {
+  std::string* threads = nullptr;  // "1,2,4"
+  std::string* memory = nullptr;   // "2G,4G,all"
+};
+void DefineEngineOptions(Arguments& arguments, ModelOptions* options, const EngineLists& lists);
 
 // --warm-start, off by default: for commands whose experts are what the user will want again.
 void DefineWarmStart(Arguments& arguments, ModelOptions* options);
