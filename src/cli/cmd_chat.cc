@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "cli/answer_stats.h"
 #include "cli/command.h"
 #include "cli/conversation.h"
 #include "cli/generation.h"
@@ -34,6 +35,7 @@ struct Options {
   std::string system;
   uint32_t token_count = 1024;
   bool stats = false;
+  std::string status = "auto";
 };
 
 class Chat {
@@ -180,10 +182,11 @@ class Chat {
     };
     InterruptGuard::Clear();
     SMOE_TRY_ASSIGN(const Answer answer,
-                    Generate(engine_, std::move(request), console_, [&](uint32_t token) -> Status {
-                      SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
-                      return emit(piece);
-                    }));
+                    Generate(engine_, std::move(request), console_, StatusNamed(options_.status),
+                             [&](uint32_t token) -> Status {
+                               SMOE_TRY_ASSIGN(const std::string piece, stream.Push(token));
+                               return emit(piece);
+                             }));
     last_tokens_.insert(last_tokens_.end(), answer.tokens.begin(), answer.tokens.end());
     SMOE_TRY_ASSIGN(const std::string rest, stream.Finish());
     SMOE_TRY(emit(rest));
@@ -195,7 +198,7 @@ class Chat {
       console_.Note("({})\n",
                     answer_text->empty() ? "stopped; the message is taken back" : "stopped");
     }
-    last_stats_ = StatsText(before, engine_.stats(), answer);
+    last_stats_ = StatsText(engine_.setup(), before, engine_.stats(), answer);
     if (options_.stats) console_.Note("{}", last_stats_);
     return console_.Flush();
   }
@@ -258,6 +261,7 @@ Runner DefineChat(Arguments& arguments) {
                    "Tokens of an answer at most (default: 1024)");
   arguments.Flag("--stats", &options->stats, "Say after each answer what it cost");
   options->kv_file.Define(arguments);
+  DefineStatus(arguments, &options->status);
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
   DefineWarmStart(arguments, &options->model);

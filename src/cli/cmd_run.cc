@@ -3,6 +3,7 @@
 // The answer streams to stdout; with --json one object at the end instead.
 #include <memory>
 
+#include "cli/answer_stats.h"
 #include "cli/command.h"
 #include "cli/conversation.h"
 #include "cli/generation.h"
@@ -30,6 +31,7 @@ struct Options {
   uint32_t token_count = 256;
   bool raw_ids = false;
   bool stats = false;
+  std::string status = "auto";
   bool profile = false;
   bool json = false;
 };
@@ -126,7 +128,7 @@ Json AnswerJson(const Options& options, const engine::Engine& engine, const Answ
       .Set("trunk", TrunkJson(engine.trunk_report()))
       .Set("reads", engine.setup().read_setup.ToJson())
       .Set("lossy", false)
-      .Set("stats", StatsJson(before, after, answer));
+      .Set("stats", StatsJson(engine.setup(), before, after, answer));
   return json;
 }
 
@@ -149,7 +151,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
   const engine::EngineStats before = engine->stats();
   AnswerWriter writer(options, text, console);
   SMOE_TRY_ASSIGN(const Answer answer,
-                  Generate(*engine, std::move(request), console,
+                  Generate(*engine, std::move(request), console, StatusNamed(options.status),
                            [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
   tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
@@ -167,7 +169,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
     const engine::EngineSetup setup = engine->setup();
     console.Note("reads     {}: {}\n", setup.reads, Printable(setup.read_setup.reason));
     console.Note("{}numbers   {}, trunk {}, keys and values {}, no lossy shortcut\n",
-                 StatsText(before, after, answer), options.model.arithmetic,
+                 StatsText(engine->setup(), before, after, answer), options.model.arithmetic,
                  checkpoint::TrunkFormatsText(engine->trunk_report().asked),
                  kernels::KvKindName(engine->kv_kind()));
   }
@@ -191,6 +193,7 @@ Runner DefineRun(Arguments& arguments) {
                  "Say at the end where the time went: attention, router, experts, head, waiting");
   arguments.Flag("--json", &options->json, "One JSON object at the end");
   options->kv_file.Define(arguments);
+  DefineStatus(arguments, &options->status);
   DefineSamplingOptions(arguments, &options->sampling);
   DefineEngineOptions(arguments, &options->model);
   DefineWarmStart(arguments, &options->model);

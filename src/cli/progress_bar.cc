@@ -69,12 +69,14 @@ void ProgressBar::Update(uint64_t done_bytes, uint64_t total_bytes) {
                    DurationText(SecondsLeft(done_bytes, total_bytes, rate))));
 }
 
-void ProgressBar::UpdateCount(uint64_t done_count, uint64_t total_count, const char* unit) {
+void ProgressBar::UpdateCount(uint64_t done_count, uint64_t total_count, const char* unit,
+                              const std::string& note) {
   if (!IsDue(done_count >= total_count)) return;
   const double rate = Rate(done_count);
   Draw(Share(done_count, total_count),
-       fmt::format("{} of {} {}  {:.0f}/s  {} left", done_count, total_count, unit, rate,
-                   DurationText(SecondsLeft(done_count, total_count, rate))));
+       fmt::format("{} of {} {}  {:.0f}/s  {} left{}{}", done_count, total_count, unit, rate,
+                   DurationText(SecondsLeft(done_count, total_count, rate)),
+                   note.empty() ? "" : "  ", note));
 }
 
 void ProgressBar::Draw(double share, const std::string& figures) {

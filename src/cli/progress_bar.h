@@ -21,8 +21,9 @@ class ProgressBar {
 
   // In bytes. Cheap: draws at most ten times a second.
   void Update(uint64_t done_bytes, uint64_t total_bytes);
-  // The same, in things counted one by one.
-  void UpdateCount(uint64_t done_count, uint64_t total_count, const char* unit);
+  // The same, in things counted one by one. `note`: stands behind the figures.
+  void UpdateCount(uint64_t done_count, uint64_t total_count, const char* unit,
+                   const std::string& note = "");
 
  private:
   bool IsDue(bool is_done);

@@ -22,7 +22,11 @@ experts::CacheStats CacheSince(const experts::CacheStats& before,
           .prefetch_hit_count = after.prefetch_hit_count - before.prefetch_hit_count,
           .prefetch_used_count = after.prefetch_used_count - before.prefetch_used_count,
           .prefetch_wasted_count = after.prefetch_wasted_count - before.prefetch_wasted_count,
-          .gauge_miss_count = after.gauge_miss_count - before.gauge_miss_count};
+          .idle_count = after.idle_count - before.idle_count,
+          .idle_used_count = after.idle_used_count - before.idle_used_count,
+          .idle_wasted_count = after.idle_wasted_count - before.idle_wasted_count,
+          .gauge_miss_count = after.gauge_miss_count - before.gauge_miss_count,
+          .gauge_saved_bytes = after.gauge_saved_bytes - before.gauge_saved_bytes};
 }
 
 double HitShare(const experts::CacheStats& stats) {

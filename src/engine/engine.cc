@@ -78,6 +78,7 @@ class EngineImpl final : public Engine {
   Status SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
                     std::string_view note) override;
 
+  void OnLayer(model::Model::LayerSink sink) override { parts_.model->OnLayer(std::move(sink)); }
   const EngineSetup& setup() const override { return parts_.setup; }
   Result<PageUse> trunk_pages() const override { return ReadPageUse(parts_.model->trunk_memory()); }
   Result<PageUse> cache_pages() const override { return ReadPageUse(parts_.cache->slab()); }

@@ -192,6 +192,9 @@ class Engine {
   virtual Result<model::KvFileContent> RestoreTokens(const std::string& path) = 0;
   virtual Status SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
                             std::string_view note) = 0;
+  // Told inside of Step, after each layer: a chunk of a prompt may take a minute. stats() may be
+  // asked then. Empty: nobody.
+  virtual void OnLayer(model::Model::LayerSink sink) = 0;
 
   virtual const EngineSetup& setup() const = 0;
   // Pages of trunk and cache: see base/huge_pages.h. Errors: kIo.

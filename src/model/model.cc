@@ -139,6 +139,7 @@ class ModelImpl final : public Model {
   Bytes trunk_memory() const override { return trunk_->memory.bytes(); }
   RowCost row_cost() const override { return CostOfRow(*trunk_); }
   const StepProfile& profile() const override { return profile_; }
+  void OnLayer(LayerSink sink) override { on_layer_ = std::move(sink); }
 
   Result<StepResult> Step(std::span<const SequenceRows> sequences, StepTaps* taps) override;
 
@@ -159,6 +160,7 @@ class ModelImpl final : public Model {
   const kernels::KernelTable& kernels_;
   experts::ExpertBackend& backend_;
   const Options options_;
+  LayerSink on_layer_;
   StepProfile profile_;
 };
 
@@ -269,6 +271,7 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
     if (want_hidden) {
       taps->layers[layer].hidden.assign(scratch_.hidden, scratch_.hidden + hidden_count);
     }
+    if (on_layer_) on_layer_(layer + 1, config_.num_hidden_layers);
     if (!sequences.empty() && result.failures.size() == sequences.size()) return result;
   }
   RunHead(forward, taps);

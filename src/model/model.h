@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,6 +97,10 @@ class Model {
   virtual Bytes trunk_memory() const = 0;  // to see which pages it got
   virtual RowCost row_cost() const = 0;
   virtual const StepProfile& profile() const = 0;  // of all steps so far
+
+  // Told after each layer of a step how many are done, and of how many; empty: nobody.
+  using LayerSink = std::function<void(uint32_t done_count, uint32_t layer_count)>;
+  virtual void OnLayer(LayerSink sink) = 0;
 
   // One forward pass. Requires rows and logit rows within the limits; every token < vocab_size.
   // A NaN or infinity in router or logits is a failure of that sequence, naming the layer.
