@@ -78,6 +78,11 @@ std::string GuardText(const engine::EngineSetup& setup, const engine::EngineStat
                      : fmt::format(", shrunk {} and grown {} times", shrinks, grows));
 }
 
+std::string ReadsText(const engine::EngineSetup& setup) {
+  const std::string& reason = setup.read_setup.reason;
+  return reason.empty() ? setup.reads : fmt::format("{}: {}", setup.reads, Printable(reason));
+}
+
 Json PhaseJson(const PhaseCost& cost) {
   const experts::CacheStats& cache = cost.cache;
   Json json;
@@ -122,7 +127,7 @@ std::string StatsText(const engine::EngineSetup& setup, const engine::EngineStat
       100 * engine::HitShare(cost.decode.cache), 100 * engine::ForeseenShare(cost.decode.cache),
       ReadAheadText(cost), Seconds(after.expert_compute_ns - before.expert_compute_ns),
       SizeText(PeakResidentBytes()), GuardText(setup, before, after),
-      engine::MemoryGaugeText(setup, gauge_begin, after, gauged.token_count), setup.reads);
+      engine::MemoryGaugeText(setup, gauge_begin, after, gauged.token_count), ReadsText(setup));
 }
 
 Json StatsJson(const engine::EngineSetup& setup, const engine::EngineStats& before,

@@ -166,8 +166,6 @@ Result<ExitCode> Run(const Options& options, Console& console) {
     console.Note("{}", profiles.Text());
   }
   if (options.stats) {
-    const engine::EngineSetup setup = engine->setup();
-    console.Note("reads     {}: {}\n", setup.reads, Printable(setup.read_setup.reason));
     console.Note("{}numbers   {}, trunk {}, keys and values {}, no lossy shortcut\n",
                  StatsText(engine->setup(), before, after, answer), options.model.arithmetic,
                  checkpoint::TrunkFormatsText(engine->trunk_report().asked),
