@@ -17,6 +17,11 @@ double SkewedHitShare(double cached) {
   return cached <= 0 ? 0 : std::pow(std::min(cached, 1.0), kSkewExponent);
 }
 
+double ExpectedHitShare(double cached) {
+  const double left = 1 - std::clamp(cached, 0.0, 1.0);
+  return 1 - (1 - SkewedHitShare(cached)) * std::pow(left, kRecencyExponent);
+}
+
 double UnionCount(double experts, double top_k, double tokens) {
   return experts * (1 - std::pow(1 - std::min(1.0, top_k / experts), tokens));
 }
@@ -35,7 +40,7 @@ Forecast ForecastSpeed(const ForecastDemand& demand) {
   Forecast forecast;
   const double expert_bytes = static_cast<double>(demand.expert_bytes);
   const double cached = std::min(1.0, static_cast<double>(demand.slot_count) / demand.expert_count);
-  forecast.hit_share = SkewedHitShare(cached);
+  forecast.hit_share = ExpectedHitShare(cached);
   const double token_bytes = expert_bytes * demand.layer_count * demand.top_k;
   const double miss_bytes = token_bytes * (1 - forecast.hit_share);
   const double active_bytes = token_bytes + static_cast<double>(demand.trunk_read_bytes);

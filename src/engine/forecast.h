@@ -18,6 +18,14 @@ namespace smoe::engine {
 inline constexpr double kSkewExponent = 0.2744;  // ln 0.5 / ln 0.08
 double SkewedHitShare(double cached);
 
+// What a cache that goes by demand and recency hits in the middle of a text: of what the curve
+// above misses neighbouring tokens share a part, and the more is cached the more of it is still
+// there. 1 - (1 - skewed) (1 - cached) ^ kRecencyExponent; the exponent fits `smoe replay` of
+// synth12 within 5 points of hits from 10 to 80 % (docs/streaming.md). Models whose neighbours
+// share less hit less.
+inline constexpr double kRecencyExponent = 2.2;
+double ExpectedHitShare(double cached);
+
 // Experts of one layer that a chunk wants, of a router that likes all alike:
 // experts (1 - (1 - top_k / experts) ^ tokens). A skewed one wants fewer.
 double UnionCount(double experts, double top_k, double tokens);
