@@ -155,10 +155,9 @@ TEST(Bench, TheLogGrowsByARowForEachFigure) {
 TEST(Bench, AmountsOfMemoryStandBesideEachOther) {
   const TestFolder folder;
   const std::string log = folder.Path("log.tsv");
-  const Json json =
-      Parsed(RunForTest({"bench", kModel, "--memory", "all,1000,96MiB", "--cache-experts", "64",
-                         "--read", "4MiB", "--prompt", "5", "--tokens", "4", "--rounds", "2",
-                         "--threads", "1", "--log", log, "--json"}));
+  const Json json = Parsed(
+      RunForTest({"bench", kModel, "--memory", "all,1000,2GiB", "--read", "4MiB", "--prompt", "5",
+                  "--tokens", "4", "--rounds", "2", "--threads", "1", "--log", log, "--json"}));
   const Json* runs = json.Find("runs");
   ASSERT_NE(runs, nullptr);
   EXPECT_GT(Number(*runs, {"drive_bytes_per_second", "min"}), 0);
@@ -168,6 +167,7 @@ TEST(Bench, AmountsOfMemoryStandBesideEachOther) {
   EXPECT_EQ(*sizes[0].Find("memory")->AsString(), "all");
   EXPECT_EQ(Number(sizes[0], {"decode", "hit_share"}), 1);
   EXPECT_EQ(Number(sizes[0], {"prefill", "read_bytes_per_token"}), 0);
+  ASSERT_NE(sizes[1].Find("refused"), nullptr);
   EXPECT_THAT(*sizes[1].Find("refused")->AsString(), HasSubstr("the smallest that works is"));
   EXPECT_EQ(sizes[1].Find("decode"), nullptr);
   // From an empty cache: five rows want at least the four experts of a row in each layer.
@@ -189,8 +189,8 @@ TEST(Bench, AmountsOfMemoryStandBesideEachOther) {
 
 TEST(Bench, WithoutAResidentAmountThePromptsBoundSaysWhatItLeavesOut) {
   const ProgramOutput output =
-      RunForTest({"bench", kModel, "--memory", "1000,96MiB", "--cache-experts", "9", "--read",
-                  "4MiB", "--prompt", "5", "--tokens", "2", "--rounds", "1", "--threads", "1"});
+      RunForTest({"bench", kModel, "--memory", "1000,2GiB", "--read", "4MiB", "--prompt", "5",
+                  "--tokens", "2", "--rounds", "1", "--threads", "1"});
   ASSERT_EQ(output.code, 0) << output.err;
   EXPECT_THAT(output.out, HasSubstr("refused: memory: 1000 bytes (--memory), the smallest"));
   EXPECT_THAT(output.out, HasSubstr("arithmetic is left out of the bound"));

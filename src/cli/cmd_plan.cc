@@ -4,32 +4,30 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <random>
 
 #include "base/core_count.h"
 #include "base/json.h"
+#include "base/memory_limits.h"
 #include "base/memory_pressure.h"
-#include "base/memory_rate.h"
+#include "cli/bench_memory.h"
 #include "cli/command.h"
+#include "cli/memory_list.h"
 #include "cli/model_options.h"
 #include "convert/synth_shape.h"
 #include "engine/budget.h"
 #include "engine/forecast.h"
+#include "engine/machine_rates.h"
+#include "engine/memory_bench.h"
 #include "engine/model_demand.h"
-#include "io/drive_meter.h"
 #include "tensor/quantise.h"
 
 namespace smoe::cli {
 
 namespace {
 
-constexpr uint32_t kReadsAtOnce = 8;
-constexpr size_t kReadsMax = 1024;
-constexpr double kDriveSeconds = 0.5;
-constexpr int kDramReadings = 5;
-
 struct Options {
   ModelOptions model;
+  std::string memory;
   std::string bits = "4";
   std::optional<uint32_t> layers;
   uint32_t prompt_tokens = 512;
@@ -83,30 +81,6 @@ Result<Subject> SubjectOfShape(const Options& options, const engine::EngineOptio
   return subject;
 }
 
-// Random reads of whole experts, as the engine does them.
-Result<double> MeasureDrive(const store::ModelFiles& files, io::ReadBackend backend) {
-  const store::ExpertStore& store = *files.experts;
-  std::vector<io::ReadRange> ranges;
-  std::mt19937_64 random(1);
-  const auto layers = store.layers();
-  if (layers.empty()) return Invalid("{}: no layer with experts", files.path);
-  for (size_t i = 0; i < kReadsMax; ++i) {
-    const store::StoreLayer& layer = layers[random() % layers.size()];
-    const store::ExpertLocation location =
-        store.Locate({layer.layer_index, static_cast<uint32_t>(random() % layer.expert_count)});
-    for (uint32_t e = 0; e < location.extent_count; ++e) {
-      const store::ExpertExtent& extent = location.extents[e];
-      ranges.push_back({.fd = extent.fd, .offset = extent.offset, .size = extent.size});
-    }
-  }
-  SMOE_TRY_ASSIGN(auto queue, io::ReadQueue::Open(backend, {}));
-  SMOE_TRY_ASSIGN(AlignedBuffer memory, AlignedBuffer::CreateTable(kReadsAtOnce, store.slot_bytes(),
-                                                                   1, "measuring the drive"));
-  SMOE_TRY_ASSIGN(const io::ReadRate rate,
-                  io::MeasureReads(*queue, ranges, memory.bytes(), kReadsAtOnce, kDriveSeconds));
-  return rate.bytes_per_second();
-}
-
 Result<Subject> SubjectOfModel(const Options& options, const engine::EngineOptions& engine) {
   if (options.layers)
     return Invalid("--layers: goes with a shape, {} is a model", options.model.model);
@@ -124,60 +98,85 @@ Result<Subject> SubjectOfModel(const Options& options, const engine::EngineOptio
   subject.expert_bytes = files.experts->Locate({first, 0}).read_bytes();
   subject.text = fmt::format("{}: {}", files.path, files.experts->format_name());
   if (options.drive_rate) return subject;
-  SMOE_TRY_ASSIGN(subject.drive.value, MeasureDrive(files, engine.io));
+  SMOE_TRY_ASSIGN(subject.drive.value, engine::MeasureStoreReads(*files.experts, engine.io));
   subject.drive.source = fmt::format(
-      "measured: whole experts at random, {} at once, {}", kReadsAtOnce,
-      files.experts->direct_io() ? "direct" : "buffered: the page cache may have served");
+      "measured: whole experts at random, several at once, {}",
+      files.experts->direct_io() ? "direct" : "buffered, dropped from the page cache before");
   return subject;
 }
 
 Result<Rate> DramRate(const Options& options, size_t thread_count) {
   if (options.dram_rate) return Rate{*options.dram_rate * 1e9, "as given"};
   const size_t threads = thread_count == 0 ? UsableCoreCount() : thread_count;
-  SMOE_TRY_ASSIGN(const auto pool, ThreadPool::Create(threads));
-  SMOE_TRY_ASSIGN(const auto meter, MemoryRateMeter::Create({.bytes = kRateBytesMin}, *pool));
-  Rate rate{0, fmt::format("measured: a plain read on {} threads", threads)};
-  for (int i = 0; i < kDramReadings; ++i) {
-    rate.value = std::max(rate.value, meter.Read(*pool).bytes_per_second);
-  }
+  Rate rate{0, fmt::format("measured: a plain read on {} threads, the best of five", threads)};
+  SMOE_TRY_ASSIGN(rate.value, engine::MeasureDram(threads, 0));
   return rate;
 }
 
 struct Plan {
   Subject subject;
+  std::optional<uint64_t> memory_bytes;  // asked for
+  std::optional<Error> refused;          // then nothing below is known
   engine::Budget budget;
   Rate dram;
   engine::Forecast forecast;
 };
 
-Result<Plan> MakePlan(const Options& options) {
+engine::Forecast ForecastOf(const Options& options, const Plan& plan) {
+  const engine::BudgetDemand& demand = plan.subject.demand;
+  return engine::ForecastSpeed({.trunk_read_bytes = plan.subject.trunk_read_bytes,
+                                .expert_bytes = plan.subject.expert_bytes,
+                                .expert_count = demand.expert_count,
+                                .layer_count = demand.layer_count,
+                                .top_k = demand.top_k,
+                                .slot_count = plan.budget.slot_count,
+                                .chunk_tokens = plan.budget.chunk_tokens,
+                                .prompt_tokens = options.prompt_tokens,
+                                .drive_rate = plan.subject.drive.value,
+                                .dram_rate = plan.dram.value});
+}
+
+Status CheckOptions(const Options& options) {
   if (options.prompt_tokens == 0) return Invalid("--prompt: 0 tokens, expected at least 1");
   for (const auto& [name, rate] : {std::pair{"--drive-rate", options.drive_rate},
                                    std::pair{"--dram-rate", options.dram_rate}}) {
     if (rate && !(*rate > 0)) return Invalid("{}: {}, expected more than 0 GB/s", name, *rate);
   }
+  return Ok();
+}
+
+// One for each amount of memory; without --memory one for what is free. Of several amounts one that
+// is too small is refused in its row.
+Result<std::vector<Plan>> MakePlans(const Options& options) {
+  SMOE_TRY(CheckOptions(options));
+  std::vector<std::optional<uint64_t>> sizes = {std::nullopt};
+  if (!options.memory.empty()) {
+    SMOE_TRY_ASSIGN(sizes, ParseMemoryList(options.memory, engine::kMemorySizesMax));
+  }
   SMOE_TRY_ASSIGN(const engine::EngineOptions engine, ChooseEngineOptions(options.model, 1, false));
-  Plan plan;
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
+  Plan plan;
   SMOE_TRY_ASSIGN(plan.subject, IsShape(options.model.model) ? SubjectOfShape(options, engine)
                                                              : SubjectOfModel(options, engine));
-  const engine::BudgetDemand& demand = plan.subject.demand;
-  SMOE_TRY_ASSIGN(plan.budget,
-                  engine::DivideMemory(
-                      demand, engine::LimitOf(options.model.memory_bytes, free, ResidentBytes())));
   if (options.drive_rate) plan.subject.drive = {*options.drive_rate * 1e9, "as given"};
+  const uint64_t held_bytes = ResidentBytes();
   SMOE_TRY_ASSIGN(plan.dram, DramRate(options, options.model.thread_count));
-  plan.forecast = engine::ForecastSpeed({.trunk_read_bytes = plan.subject.trunk_read_bytes,
-                                         .expert_bytes = plan.subject.expert_bytes,
-                                         .expert_count = demand.expert_count,
-                                         .layer_count = demand.layer_count,
-                                         .top_k = demand.top_k,
-                                         .slot_count = plan.budget.slot_count,
-                                         .chunk_tokens = plan.budget.chunk_tokens,
-                                         .prompt_tokens = options.prompt_tokens,
-                                         .drive_rate = plan.subject.drive.value,
-                                         .dram_rate = plan.dram.value});
-  return plan;
+  std::vector<Plan> plans;
+  for (const std::optional<uint64_t>& size : sizes) {
+    plan.memory_bytes = size;
+    plan.refused.reset();
+    Result<engine::Budget> budget =
+        engine::DivideMemory(plan.subject.demand, engine::LimitOf(size, free, held_bytes));
+    if (!budget && sizes.size() == 1) return Unexpected(std::move(budget.error()));
+    if (budget) {
+      plan.budget = std::move(*budget);
+      plan.forecast = ForecastOf(options, plan);
+    } else {
+      plan.refused = std::move(budget.error());
+    }
+    plans.push_back(plan);
+  }
+  return plans;
 }
 
 std::string RateText(const Rate& rate) {
@@ -200,8 +199,8 @@ void PrintPlan(const Options& options, const Plan& plan, Console& console) {
   console.Print("drive            {}\n", RateText(plan.subject.drive));
   console.Print("memory           {}\n", RateText(plan.dram));
   console.Print(
-      "hits             {:.0f} % of a token's experts, if the busiest 8 % take half of the "
-      "selections; {:.0f} % if all are alike\n",
+      "hits             {:.0f} % of a token's experts, if tokens choose as those of smoe synth do "
+      "(docs/streaming.md); {:.0f} % if all are alike\n",
       100 * forecast.hit_share, 100 * CachedShare(plan));
   console.Print("a token          {} from the drive, {} from memory\n",
                 SizeText(forecast.miss_bytes), SizeText(forecast.active_bytes));
@@ -258,12 +257,49 @@ Json PlanJson(const Options& options, const Plan& plan) {
   return json;
 }
 
+// A line for each amount.
+void PrintPlans(const Options& options, const std::vector<Plan>& plans, Console& console) {
+  const Plan& first = plans.front();
+  console.Print("{}\n\ndrive    {}\nmemory   {}\n\n", Printable(first.subject.text),
+                RateText(first.subject.drive), RateText(first.dram));
+  console.Print("{:<10}{:>7}{:>7}{:>8}{:>10}{:>16}{:>24}  {}\n", "memory", "slots", "chunk", "hits",
+                "MB read", "tok/s at most", fmt::format("first token of {}", options.prompt_tokens),
+                "limit");
+  for (const Plan& plan : plans) {
+    const std::string name = plan.memory_bytes ? MemoryName(plan.memory_bytes) : "free";
+    if (plan.refused) {
+      console.Print("{:<10}refused: {}\n", name, Printable(plan.refused->message()));
+      continue;
+    }
+    console.Print("{:<10}{:>7}{:>7}{:>6.0f} %{:>10.1f}{:>16.2f}{:>22.2f} s  {}\n", name,
+                  plan.budget.slot_count, plan.budget.chunk_tokens, 100 * plan.forecast.hit_share,
+                  static_cast<double>(plan.forecast.miss_bytes) / 1e6,
+                  plan.forecast.tokens_per_second(), plan.forecast.first_token_seconds(),
+                  LimitName(plan));
+  }
+}
+
+Json PlansJson(const Options& options, const std::vector<Plan>& plans) {
+  std::vector<Json> list;
+  for (const Plan& plan : plans) {
+    list.push_back(plan.refused ? Json()
+                                      .Set("memory_bytes", plan.memory_bytes.value_or(0))
+                                      .Set("refused", plan.refused->message())
+                                : PlanJson(options, plan));
+  }
+  return Json().Set("plans", Json::ListOf(list));
+}
+
 Result<ExitCode> RunPlan(const Options& options, Console& console) {
-  SMOE_TRY_ASSIGN(const Plan plan, MakePlan(options));
+  SMOE_TRY_ASSIGN(const std::vector<Plan> plans, MakePlans(options));
+  const bool is_one = plans.size() == 1;
   if (options.json) {
-    console.Print("{}\n", PlanJson(options, plan).Dump(2));
+    console.Print("{}\n",
+                  (is_one ? PlanJson(options, plans.front()) : PlansJson(options, plans)).Dump(2));
+  } else if (is_one) {
+    PrintPlan(options, plans.front(), console);
   } else {
-    PrintPlan(options, plan, console);
+    PrintPlans(options, plans, console);
   }
   return ExitCode::kOk;
 }
@@ -284,7 +320,7 @@ Runner DefinePlan(Arguments& arguments) {
   arguments.Option("--dram-rate", &options->dram_rate, "GB/S",
                    "Of reads from memory (default: measured)");
   arguments.Flag("--json", &options->json, "As JSON");
-  DefineEngineOptions(arguments, &options->model);
+  DefineEngineOptions(arguments, &options->model, {.memory = &options->memory});
   return [options](Console& console) { return RunPlan(*options, console); };
 }
 

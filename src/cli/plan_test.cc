@@ -82,6 +82,23 @@ TEST(Plan, RefusesWhatDoesNotFitWithTheSizeThatDoes) {
   EXPECT_NE(code(size - 1), 0) << size;
 }
 
+TEST(Plan, SeveralAmountsAreRowsAndOneThatIsTooSmallSaysSo) {
+  const std::vector<std::string> arguments = {
+      "plan", "qwen3-30b-a3b", "--memory", "1GiB,4GiB,64GiB", "--drive-rate",
+      "1",    "--dram-rate",   "20"};
+  const ProgramOutput text = RunForTest(arguments);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("1.07 GB   refused: memory: 1.0 GiB (--memory), the smallest"));
+  EXPECT_THAT(text.out, HasSubstr("\n4.29 GB "));
+  const Json json = PlanOf({"qwen3-30b-a3b", "--memory", "1GiB,4GiB,64GiB", "--drive-rate", "1"});
+  const Json::Array& plans = *json.Find("plans")->AsArray();
+  ASSERT_EQ(plans.size(), 3u);
+  EXPECT_NE(plans[0].Find("refused"), nullptr);
+  EXPECT_EQ(*plans[1].Find("limit")->AsString(), "drive");
+  EXPECT_EQ(Number(plans[2], "hit_share"), 1);
+  EXPECT_EQ(RunForTest({"plan", "qwen3-30b-a3b", "--memory", "4GiB,"}).code, 2);
+}
+
 TEST(Plan, RefusesRatesAndPromptsThatAreNone) {
   EXPECT_NE(RunForTest({"plan", "olmoe-1b-7b", "--drive-rate", "0"}).code, 0);
   EXPECT_NE(RunForTest({"plan", "olmoe-1b-7b", "--prompt", "0"}).code, 0);
