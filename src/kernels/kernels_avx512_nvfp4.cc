@@ -72,13 +72,27 @@ void PrefetchNextGroup(const GroupTile& tile) {
       _MM_HINT_T0);
 }
 
-// Eight columns of the tile, from `byte_row` on, looked up.
+// Where all rows are taken together, groups lie behind one another, so that what comes kFarBytes
+// after the next group can be fetched line by line, into the second cache: in that order the
+// processor fetches on by itself.
+constexpr size_t kFarBytes = 8192;
+
+void PrefetchFar(uintptr_t group_codes, size_t group_bytes, size_t tile_index) {
+  constexpr size_t kTileBytes = kGroupBytes * kTileRows;
+  const uintptr_t first = group_codes + group_bytes + kFarBytes + tile_index * kTileBytes;
+  for (size_t i = 0; i < kTileBytes; i += kTileRows) {
+    _mm_prefetch(reinterpret_cast<const char*>(first + i), _MM_HINT_T1);
+  }
+}
+
+// Eight columns of the tile, from `byte_row` on, looked up. Inlined, as is all that follows: the
+// struct would go through memory.
 struct EightCols {
   __m512i even[kVectors];
   __m512i odd[kVectors];
 };
 
-EightCols LookUp(const GroupTile& tile, size_t byte_row) {
+[[gnu::always_inline]] inline EightCols LookUp(const GroupTile& tile, size_t byte_row) {
   const __m512i mask = _mm512_set1_epi8(0x0f);
   const __m512i table = _mm512_broadcast_i32x4(Load128(kOffsetCodes));
   const uint8_t* at = tile.codes + byte_row * tile.stride;
@@ -103,7 +117,7 @@ EightCols LookUp(const GroupTile& tile, size_t byte_row) {
 
 // The tile's scales times 2^-8, in the order of the sums: E4M3 bytes become f16 bits that mean that
 // much, subnormals included, since both have four bits of exponent here. NaN stays NaN.
-void DecodeScales(const uint8_t* scales, __m512* out) {
+[[gnu::always_inline]] inline void DecodeScales(const uint8_t* scales, __m512* out) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(scales));
   const __m512i keep = _mm512_set1_epi16(static_cast<short>(0xbf80));
@@ -121,8 +135,8 @@ void DecodeScales(const uint8_t* scales, __m512* out) {
 
 // One group of one tile for kTokens tokens; sums of token t at sums + t * stride.
 template <size_t kTokens>
-void AddGroup(const GroupTile& tile, const GroupCodes* x, const __m512* w_scales, float* sums,
-              size_t stride) {
+[[gnu::always_inline]] inline void AddGroup(const GroupTile& tile, const GroupCodes* x,
+                                            const __m512* w_scales, float* sums, size_t stride) {
   __m512i dots[kTokens][kVectors];
   for (size_t t = 0; t < kTokens; ++t) {
     for (__m512i& dot : dots[t]) dot = _mm512_set1_epi32(x[t].start);
@@ -152,17 +166,6 @@ void AddGroup(const GroupTile& tile, const GroupCodes* x, const __m512* w_scales
 constexpr size_t kFewTokensMax = 4;  // as many as share what LookUp leaves in registers
 constexpr size_t kSumsMax = 4096;    // of a block of rows: 16 KiB, half of a small L1
 
-// One group of one tile for `batch` tokens.
-void AddTile(const GroupTile& tile, const GroupCodes* x, size_t batch, float* sums, size_t stride) {
-  __m512 w_scales[kVectors];
-  DecodeScales(tile.scales, w_scales);
-  PrefetchNextGroup(tile);
-  if (batch == 4) AddGroup<4>(tile, x, w_scales, sums, stride);
-  if (batch == 3) AddGroup<3>(tile, x, w_scales, sums, stride);
-  if (batch == 2) AddGroup<2>(tile, x, w_scales, sums, stride);
-  if (batch == 1) AddGroup<1>(tile, x, w_scales, sums, stride);
-}
-
 // The tile's sums in the order of rows, times the last factor.
 void FinishTile(__m512 factor, float* sums) {
   __m512 v[kVectors];
@@ -179,41 +182,51 @@ void FinishTile(__m512 factor, float* sums) {
   _mm512_storeu_ps(sums + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
 }
 
-// All columns of `tile_count` tiles of rows from `row` on, for all tokens, which are few; sums,
+// All columns of `tile_count` tiles of rows from `row` on, for all tokens, kTokens of them; sums,
 // those of token t at sums + t * stride, are set.
+template <size_t kTokens, bool kAllRows>
 void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t row, size_t tile_count,
               float* sums, size_t stride) {
-  const size_t batch = x.token_count;
   const size_t blocks = x.col_stride / kActivationBlock;
-  for (size_t t = 0; t < batch; ++t) {
+  for (size_t t = 0; t < kTokens; ++t) {
     __builtin_memset(sums + t * stride, 0, tile_count * kTileRows * sizeof(float));
   }
-  GroupCodes codes[kFewTokensMax];
+  GroupCodes codes[kTokens];
   for (size_t col = 0; col < weights.cols; col += kGroupCols) {
-    for (size_t t = 0; t < batch; ++t) {
+    for (size_t t = 0; t < kTokens; ++t) {
       const float x_scale = x.scales[t * blocks + col / kActivationBlock];
       ArrangeCodes(x.codes + t * x.col_stride + col, x_scale, &codes[t]);
     }
     GroupTile tile = {.codes = weights.data + col / 2 * weights.rows + row,
                       .scales = weights.scales + col / kGroupCols * weights.rows + row,
                       .stride = weights.rows};
+    const auto group_codes = reinterpret_cast<uintptr_t>(tile.codes);
     for (size_t i = 0; i < tile_count; ++i) {
-      AddTile(tile, codes, batch, sums + i * kTileRows, stride);
+      __m512 w_scales[kVectors];
+      DecodeScales(tile.scales, w_scales);
+      PrefetchNextGroup(tile);
+      if (kAllRows) PrefetchFar(group_codes, kGroupBytes * weights.rows, i);
+      AddGroup<kTokens>(tile, codes, w_scales, sums + i * kTileRows, stride);
       tile.codes += kTileRows;
       tile.scales += kTileRows;
     }
   }
   const __m512 factor = _mm512_set1_ps(weights.scale2 * kNvfp4SumUnit);
-  for (size_t t = 0; t < batch; ++t) {
+  for (size_t t = 0; t < kTokens; ++t) {
     for (size_t i = 0; i < tile_count; ++i) FinishTile(factor, sums + t * stride + i * kTileRows);
   }
 }
 
+template <size_t kTokens>
 void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y) {
-  const size_t tiles_max = kSumsMax / x.token_count / kTileRows;
+  const size_t tiles_max = kSumsMax / kTokens / kTileRows;
   for (size_t row = y.row_begin; row < y.row_end;) {
     const size_t tile_count = Min(tiles_max, (y.row_end - row) / kTileRows);
-    SumTiles(weights, x, row, tile_count, y.out + row, y.out_stride);
+    if (tile_count * kTileRows == weights.rows) {
+      SumTiles<kTokens, true>(weights, x, row, tile_count, y.out + row, y.out_stride);
+    } else {
+      SumTiles<kTokens, false>(weights, x, row, tile_count, y.out + row, y.out_stride);
+    }
     row += tile_count * kTileRows;
   }
 }
@@ -353,7 +366,10 @@ void MatMulInt8Nvfp4Avx512(const PlainWeights& weights, const QuantisedRows& x,
   MatMulRange whole = y;
   whole.row_end = static_cast<uint32_t>(whole_end);
   if (x.token_count <= kFewTokensMax) {
-    if (x.token_count > 0) MultiplyFew(weights, x, whole);
+    if (x.token_count == 1) MultiplyFew<1>(weights, x, whole);
+    if (x.token_count == 2) MultiplyFew<2>(weights, x, whole);
+    if (x.token_count == 3) MultiplyFew<3>(weights, x, whole);
+    if (x.token_count == 4) MultiplyFew<4>(weights, x, whole);
   } else {
     for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
       MultiplyBatch(weights, x, whole, token, Min(kTokenBatch, x.token_count - token));
