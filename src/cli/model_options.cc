@@ -174,7 +174,9 @@ Result<std::unique_ptr<engine::Engine>> OpenEngine(store::ModelFiles files,
                                                    bool evaluate) {
   SMOE_TRY_ASSIGN(engine::EngineOptions engine_options,
                   ChooseEngineOptions(options, batch_max, evaluate));
-  if (options.warm_start == "on") engine_options.hot_set_path = engine::HotSetPath(*files.experts);
+  if (options.warm_start == "on") {
+    SMOE_TRY_ASSIGN(engine_options.hot_set_path, engine::HotSetPath(files));
+  }
   SMOE_TRY_ASSIGN(auto engine, engine::Engine::Open(std::move(files), engine_options));
   if (options.verbose) {
     for (const std::string& choice : engine->choices()) LogInfo("{}", Printable(choice));

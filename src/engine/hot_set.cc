@@ -1,17 +1,14 @@
 #include "engine/hot_set.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <set>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/json.h"
 #include "io/file.h"
 #include "io/user_cache.h"
+#include "store/model_fingerprint.h"
 
 namespace smoe::engine {
 
@@ -39,48 +36,30 @@ void RemoveOldest(const std::filesystem::path& folder) {
 
 }  // namespace
 
-std::string ModelFingerprint(const store::ExpertStore& store) {
-  ChecksumStream sum;
-  const auto add = [&](const std::string& text) { sum.Add(AsBytes(text)); };
-  add(fmt::format("{} {} {} {}\n", store.format_name(), store.hidden_size(),
-                  store.intermediate_size(), store.slot_bytes()));
-  std::set<int> seen;
-  for (const store::StoreLayer& layer : store.layers()) {
-    add(fmt::format("layer {} {}\n", layer.layer_index, layer.expert_count));
-    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      const store::ExpertLocation location = store.Locate({layer.layer_index, expert});
-      for (uint32_t i = 0; i < location.extent_count; ++i) {
-        const store::ExpertExtent& extent = location.extents[i];
-        add(fmt::format("{} {}\n", extent.offset, extent.size));
-        struct stat file {};
-        if (!seen.insert(extent.fd).second || fstat(extent.fd, &file) != 0) continue;
-        add(fmt::format("file {} {} {}\n", file.st_size, file.st_mtim.tv_sec,
-                        file.st_mtim.tv_nsec));
-      }
-    }
+Result<std::string> HotSetPath(const store::ModelFiles& files) {
+  SMOE_TRY_ASSIGN(const uint64_t fingerprint, store::ModelFingerprint(files));
+  std::string path = io::UserCachePath(fmt::format("hot-{:016x}.json", fingerprint));
+  if (path.empty()) {
+    return Invalid(
+        "--warm-start: no folder to keep the hot set in; set XDG_CACHE_HOME or HOME to a full "
+        "path");
   }
-  return fmt::format("{:016x}", sum.Digest());
+  return path;
 }
 
-std::string HotSetPath(const store::ExpertStore& store) {
-  return io::UserCachePath(fmt::format("hot-{}.json", ModelFingerprint(store)));
-}
-
-Result<std::vector<double>> ReadHotSet(const std::string& path, const std::string& fingerprint,
-                                       uint32_t expert_count) {
+Result<std::vector<double>> ReadHotSet(const std::string& path, uint32_t expert_count) {
   SMOE_TRY_ASSIGN(const std::string text, io::ReadWholeFile(path, kHotSetBytesMax));
   SMOE_TRY_ASSIGN(const Json json, Json::Parse(text, path));
   const Json* const version = json.Find("version");
   if (version == nullptr || version->AsUint() != uint64_t{kHotSetVersion}) {
     return Corrupt("{}: version: {} expected, {} found", path, kHotSetVersion, Found(version));
   }
-  const Json* const model = json.Find("model");
-  if (model == nullptr || model->AsString() == nullptr || *model->AsString() != fingerprint) {
-    return Corrupt("{}: model: \"{}\" expected, {} found", path, fingerprint, Found(model));
-  }
   const Json* const list = json.Find("worths");
   if (list == nullptr || list->AsArray() == nullptr || list->AsArray()->size() != expert_count) {
-    return Corrupt("{}: worths: a list of {} expected", path, expert_count);
+    return Corrupt("{}: worths: a list of {} expected, {} found", path, expert_count,
+                   list == nullptr || list->AsArray() == nullptr
+                       ? "none"
+                       : fmt::format("one of {}", list->AsArray()->size()));
   }
   std::vector<double> worths;
   for (const Json& one : *list->AsArray()) {
@@ -94,14 +73,13 @@ Result<std::vector<double>> ReadHotSet(const std::string& path, const std::strin
   return worths;
 }
 
-Status WriteHotSet(const std::string& path, const std::string& fingerprint,
-                   const std::vector<double>& worths) {
+Status WriteHotSet(const std::string& path, const std::vector<double>& worths) {
   Json::Array units;
   for (const double worth : worths) {
     units.emplace_back(static_cast<uint64_t>(std::lround(std::clamp(worth, 0.0, 1.0) * kUnits)));
   }
   Json json;
-  json.Set("version", kHotSetVersion).Set("model", fingerprint).Set("worths", std::move(units));
+  json.Set("version", kHotSetVersion).Set("worths", std::move(units));
   SMOE_TRY(io::WriteUserCacheFile(path, json.Dump() + "\n"));
   RemoveOldest(std::filesystem::path(path).parent_path());
   return Ok();

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -14,11 +13,6 @@
 namespace smoe::engine {
 
 namespace {
-
-uint64_t NowNs() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 uint64_t WantedCount(const experts::CacheStats& stats) {
   return stats.hit_count + stats.miss_count + stats.prefetch_hit_count;
@@ -35,11 +29,7 @@ std::vector<store::ExpertId> IdsByOrdinal(const store::ExpertStore& store) {
 }  // namespace
 
 WarmStart::WarmStart(experts::ExpertCache& cache, const store::ExpertStore& store, std::string path)
-    : cache_(cache),
-      store_(store),
-      path_(std::move(path)),
-      fingerprint_(ModelFingerprint(store)),
-      kept_ns_(NowNs()) {
+    : cache_(cache), store_(store), path_(std::move(path)) {
   Begin();
 }
 
@@ -48,7 +38,7 @@ WarmStart::~WarmStart() { Keep(); }
 void WarmStart::Begin() {
   std::vector<double> worths(store_.expert_count(), 0.0);
   if (access(path_.c_str(), F_OK) == 0) {
-    Result<std::vector<double>> kept = ReadHotSet(path_, fingerprint_, store_.expert_count());
+    Result<std::vector<double>> kept = ReadHotSet(path_, store_.expert_count());
     if (kept) {
       worths = std::move(*kept);
     } else {
@@ -78,9 +68,8 @@ void WarmStart::Begin() {
 }
 
 void WarmStart::Look() {
-  const uint64_t now = NowNs();
-  if (now - kept_ns_ < kKeepNs) return;
-  kept_ns_ = now;
+  if (since_kept_.ns() < kKeepNs) return;
+  since_kept_ = Stopwatch();
   Keep();
 }
 
@@ -88,7 +77,7 @@ void WarmStart::Keep() {
   const uint64_t wanted_count = WantedCount(cache_.stats());
   if (wanted_count == kept_wanted_count_) return;
   kept_wanted_count_ = wanted_count;
-  const Status kept = WriteHotSet(path_, fingerprint_, cache_.LastingWorths());
+  const Status kept = WriteHotSet(path_, cache_.LastingWorths());
   if (kept || has_complained_) return;
   has_complained_ = true;
   LogWarning("warm start: the hot set is not kept: {}", kept.error().message());

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/stopwatch.h"
 #include "experts/expert_cache.h"
 #include "store/expert_store.h"
 
@@ -48,9 +49,8 @@ class WarmStart {
   experts::ExpertCache& cache_;
   const store::ExpertStore& store_;
   const std::string path_;
-  const std::string fingerprint_;
   std::string sentence_;
-  uint64_t kept_ns_;
+  Stopwatch since_kept_;
   uint64_t kept_wanted_count_ = 0;
   bool has_complained_ = false;
 };

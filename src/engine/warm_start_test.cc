@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,7 +14,7 @@
 #include "engine/hot_set.h"
 #include "experts/store_for_test.h"
 #include "io/fake_read_queue.h"
-#include "io/user_cache.h"
+#include "store/model_fingerprint.h"
 
 namespace smoe::engine {
 namespace {
@@ -85,14 +87,13 @@ TEST_F(WarmStartTest, TheNextRunReadsWhatThisOneWantedMostFirst) {
 }
 
 TEST_F(WarmStartTest, WorthHalvesWithEachRunThatDoesNotWantTheExpert) {
-  ASSERT_TRUE(WriteHotSet(path_, ModelFingerprint(store_),
-                          {0, 0, 0.8, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0, 0, 0}));
+  ASSERT_TRUE(WriteHotSet(path_, {0, 0, 0.8, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0, 0, 0}));
   {
     WarmStart warm(*cache_, store_, path_);
     EXPECT_DOUBLE_EQ(cache_->LastingWorths()[2], 0.4);
     RunPass({{2, 7}});
   }
-  const auto kept = ReadHotSet(path_, ModelFingerprint(store_), 16);
+  const auto kept = ReadHotSet(path_, 16);
   ASSERT_TRUE(kept.has_value());
   EXPECT_NEAR((*kept)[2], 0.4, 1e-6) << "of a layer that saw no token";
   EXPECT_NEAR((*kept)[8], 0.2 * 0.997296, 1e-6) << "2^(-1/256) = 0.997296";
@@ -100,25 +101,23 @@ TEST_F(WarmStartTest, WorthHalvesWithEachRunThatDoesNotWantTheExpert) {
 }
 
 TEST_F(WarmStartTest, ARunThatWantedNothingLeavesTheFileAlone) {
-  ASSERT_TRUE(WriteHotSet(path_, ModelFingerprint(store_), std::vector<double>(16, 0.5)));
+  ASSERT_TRUE(WriteHotSet(path_, std::vector<double>(16, 0.5)));
   const std::string before = ReadText(path_);
   { WarmStart warm(*cache_, store_, path_); }
   EXPECT_EQ(ReadText(path_), before);
 }
 
-TEST_F(WarmStartTest, DamagedOrForeignFilesAreIgnoredAndReplaced) {
-  const std::string print = ModelFingerprint(store_);
-  const std::string head = fmt::format(R"({{"version": 1, "model": "{}", "worths": )", print);
+TEST_F(WarmStartTest, DamagedFilesAndThoseOfAnotherVersionOrCountAreIgnoredAndReplaced) {
+  const std::string head = R"({"version": 1, "worths": )";
   for (const std::string& text :
        {std::string(), std::string("\0\xff{", 3), std::string("[]"), std::string("{}"), head,
         head + "[1, 2]}", head + "[-1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}",
         head + "[1000001,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}",
         head + "[\"1\",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}", head + "3}",
-        std::string(R"({"version": 2, "model": "x", "worths": []})"),
-        std::string(R"({"version": 1, "model": "0123456789abcdef", "worths": []})")}) {
+        std::string(R"({"version": 2, "worths": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]})")}) {
     Restart(8);
     WriteFile(text);
-    const auto read = ReadHotSet(path_, print, 16);
+    const auto read = ReadHotSet(path_, 16);
     ASSERT_FALSE(read.has_value()) << text;
     EXPECT_THAT(read.error().message(), HasSubstr(path_)) << text;
     {
@@ -126,25 +125,15 @@ TEST_F(WarmStartTest, DamagedOrForeignFilesAreIgnoredAndReplaced) {
       EXPECT_THAT(warm.sentence(), HasSubstr("knows no expert"));
       RunPass({{0, 1}});
     }
-    EXPECT_TRUE(ReadHotSet(path_, print, 16).has_value()) << text;
+    EXPECT_TRUE(ReadHotSet(path_, 16).has_value()) << text;
   }
-}
-
-TEST_F(WarmStartTest, AnotherModelOrAnotherStateOfItHasAnotherFingerprint) {
-  const std::string print = ModelFingerprint(store_);
-  EXPECT_EQ(print, ModelFingerprint(store_));
-  EXPECT_NE(print, ModelFingerprint(experts::TestStore({.layers = {{0, 8}, {3, 8}}})));
-  EXPECT_NE(print, ModelFingerprint(experts::TestStore({.layers = {{0, 8}, {2, 9}}})));
-  const auto age = fs::last_write_time(store_.path());
-  fs::last_write_time(store_.path(), age - std::chrono::seconds(1));
-  EXPECT_NE(print, ModelFingerprint(store_));
 }
 
 // Each either writes its file whole or finds that the other is just writing.
 TEST_F(WarmStartTest, TwoWritersLeaveOneOfTheirFiles) {
   const auto write = [&](double worth) {
     for (int i = 0; i < 40; ++i) {
-      const Status done = WriteHotSet(path_, "m", std::vector<double>(4000, worth));
+      const Status done = WriteHotSet(path_, std::vector<double>(4000, worth));
       if (!done) {
         EXPECT_THAT(done.error().message(), HasSubstr(path_));
       }
@@ -154,7 +143,7 @@ TEST_F(WarmStartTest, TwoWritersLeaveOneOfTheirFiles) {
   std::thread first(write, 0.25);
   std::thread second(write, 0.75);
   for (int i = 0; i < 200; ++i) {
-    const auto read = ReadHotSet(path_, "m", 4000);
+    const auto read = ReadHotSet(path_, 4000);
     ASSERT_TRUE(read.has_value()) << read.error().message();
     EXPECT_EQ(read->front(), read->back());
   }
@@ -172,11 +161,28 @@ TEST_F(WarmStartTest, OfManyHotSetsTheYoungestStay) {
     fs::last_write_time(old, fs::file_time_type::clock::now() - age);
   }
   std::ofstream(folder / "reads.json") << "{}";
-  ASSERT_TRUE(WriteHotSet(path_, "m", {0.5}));
+  ASSERT_TRUE(WriteHotSet(path_, {0.5}));
   EXPECT_FALSE(fs::exists(folder / "hot-0.json"));
   EXPECT_TRUE(fs::exists(folder / "hot-1.json"));
   EXPECT_TRUE(fs::exists(folder / "reads.json"));
   EXPECT_TRUE(fs::exists(path_));
+}
+
+TEST(HotSetPath, HasTheModelsFingerprintAndWantsAFolder) {
+  const auto files =
+      store::OpenModelFiles(std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe", {}).value();
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(HotSetPath(files).value(),
+            fmt::format("/cache/smoe/hot-{:016x}.json", store::ModelFingerprint(files).value()));
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  unsetenv("HOME");
+  const auto none = HotSetPath(files);
+  setenv("HOME", home.c_str(), 1);
+  unsetenv("XDG_CACHE_HOME");
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(none.error().message(), HasSubstr("set XDG_CACHE_HOME or HOME"));
 }
 
 TEST_F(WarmStartTest, AFolderThatCannotBeMadeIsNoObstacle) {
