@@ -1,13 +1,12 @@
 // How near do the matrix kernels come to what the cores read from memory?
 //
-// smoe_bench_kernels [--cached|--tiny] [--threads N] [--rows N] [--cols N] [--rounds N] [--tokens
-// N]
-// [--format NAME] [--json]: for each weight format and each table that runs here, GB/s of weights
-// over a set of matrices larger than the caches (as experts are), or over one of them (--cached),
-// their share of a plain read of the same memory, and GFLOP/s, two to a multiplication. Tables and
-// the plain read take turns within a round, so that what disturbs one disturbs all; the best round
-// counts. With several threads each has its own rows of every matrix. Ends with a checksum of each
-// table's outputs; they are equal. --json: a line of JSON for each figure instead.
+// smoe_bench_kernels [--cached|--tiny] [--threads N] [--rows N] [--cols N] [--rounds N]
+// [--tokens N] [--format NAME] [--json]: for each weight format and each table that runs here, GB/s
+// of weights over a set of matrices larger than the caches (as experts are), or over one of them
+// (--cached), their share of a plain read of the same memory, and GFLOP/s, two to a multiplication.
+// Tables and the plain read take turns within a round, so that what disturbs one disturbs all; the
+// best round counts. With several threads each has its own rows of every matrix. Ends with a
+// checksum of each table's outputs; they are equal. --json: a line of JSON for each figure instead.
 #include "kernels/kernels.h"
 
 #include <fmt/core.h>

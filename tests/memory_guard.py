@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The memory guard in a real memory cgroup: the program lives where it would be killed, says what
-it did, and gives the same tokens.
+"""The memory guard in a real memory cgroup: the program lives with less than it was told there is,
+says what it did, and gives the same tokens.
 
     memory_guard.py PROGRAM
 

@@ -16,8 +16,10 @@ namespace {
 constexpr int kNiceness = 15;
 constexpr uint64_t kStop = std::numeric_limits<uint64_t>::max();
 
-#if !defined(MADV_POPULATE_WRITE)
-constexpr int MADV_POPULATE_WRITE = 23;  // since Linux 5.14; older headers lack it
+#ifdef MADV_POPULATE_WRITE
+constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
+#else
+constexpr int kPopulateWrite = 23;  // since Linux 5.14; older headers lack it
 #endif
 
 }  // namespace
@@ -73,7 +75,7 @@ void PageFiller::Run() {
     const uint64_t end =
         std::min<uint64_t>(RoundUp(at + misfit + 1, kHugePageBytes) - misfit, memory_.size());
     // A refusal costs time later and nothing else; the next piece would be refused as well.
-    const bool refused = madvise(memory_.data() + at, end - at, MADV_POPULATE_WRITE) != 0;
+    const bool refused = madvise(memory_.data() + at, end - at, kPopulateWrite) != 0;
     at = refused ? memory_.size() : end;
     filled_.store(at, std::memory_order_release);
     filled_.notify_all();

@@ -10,10 +10,9 @@
 //     did since the last one. Then as many slots go as bring it back to twice the floor, at once;
 //     an eighth at most for what is only foreseen;
 //   - or if, since the last sample, tasks waited for memory kShortStall of the time, or this
-//   process
-//     had to read back kShortFaults pages a second, or its cgroup lost and wanted again as many
-//     (refaults). Then an eighth of the slots goes, and for kSettleNs nothing further for such a
-//     reason, so that the effect shows. Waiting and refaults that others may have caused - the
+//     process had to read back kShortFaults pages a second, or its cgroup lost and wanted again as
+//     many (refaults). Then an eighth of the slots goes, and for kSettleNs nothing further for such
+//     a reason, so that the effect shows. Waiting and refaults that others may have caused - the
 //     whole system's, or files that others read - count only where the room is less than
 //     kNearFloors floors. If tokens take kSlowTokens times as long as usual, a quarter of each of
 //     these rates is enough.

@@ -3,8 +3,8 @@
 // A guess at the next layer's experts hides reads where it is right and takes the drive's time
 // where it is wrong; which of the two weighs more depends on model, drive and cache. So the tokens
 // are cut into windows: one is timed with guesses, one without, and the faster way is kept for
-// kKeptWindows before both are timed again. It begins with guesses, which won wherever it was
-// measured (docs/streaming.md), and times both after kTrustedWindows.
+// kKeptWindows before both are timed again. It begins with guesses, which won on average
+// wherever it was measured (docs/streaming.md), and times both after kTrustedWindows.
 //
 // Threads: one owner.
 #pragma once

@@ -44,6 +44,7 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
   ordinals_.reserve(store.expert_count());
   missing_.reserve(store.expert_count());
   likely_.reserve(store.expert_count());
+  idle_.reserve(store.expert_count());
   prefetched_.reserve(slots_.size());
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) free_.PushBack(slot);
 }
