@@ -266,10 +266,32 @@ inline void AddTile(const GroupTile& tile, const GroupCodes* x, size_t batch, fl
   }
 }
 
+// Where all rows are taken together, groups lie behind one another, so that what comes kFarBytes
+// after the next group can be fetched line by line, into the second cache: in that order the
+// processor fetches on by itself. Where byte rows are longer than kFarRowsMax it does so unasked.
+constexpr size_t kFarBytes = 8192;
+constexpr size_t kFarRowsMax = 1024;
+
+inline void PrefetchFar(const GroupTile& first_tile, size_t tile_index) {
+  constexpr size_t kTileBytes = kGroupBytes * kTileRows;
+  constexpr size_t kLine = 64;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(first_tile.codes) +
+                          kGroupBytes * first_tile.stride + kFarBytes + tile_index * kTileBytes;
+  for (size_t i = 0; i < kTileBytes; i += kLine) {
+    _mm_prefetch(reinterpret_cast<const char*>(first + i), _MM_HINT_T1);
+  }
+  const auto scales = reinterpret_cast<uintptr_t>(first_tile.scales) + first_tile.stride;
+  _mm_prefetch(reinterpret_cast<const char*>(scales + tile_index * kTileRows), _MM_HINT_T0);
+}
+
 // All columns of `tile_count` tiles of rows from `row` on, for `batch` tokens from `token` on;
-// sums, those of token t at sums + t * stride, are set.
-inline void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t token,
-                     size_t batch, size_t row, size_t tile_count, float* sums, size_t stride) {
+// sums, those of token t at sums + t * stride, are set. kBatch, unless 0, is `batch`: constants
+// then stay in registers from tile to tile.
+template <size_t kBatch>
+void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t token, size_t batch,
+              size_t row, size_t tile_count, float* sums, size_t stride) {
+  if (kBatch != 0) batch = kBatch;
+  const bool far = tile_count * kTileRows == weights.rows && weights.rows <= kFarRowsMax;
   const size_t blocks = x.col_stride / kActivationBlock;
   for (size_t t = 0; t < batch; ++t) {
     __builtin_memset(sums + t * stride, 0, tile_count * kTileRows * sizeof(float));
@@ -283,8 +305,10 @@ inline void SumTiles(const PlainWeights& weights, const QuantisedRows& x, size_t
     GroupTile tile = {.codes = weights.data + col / 2 * weights.rows + row,
                       .scales = weights.scales + col / kGroupCols * weights.rows + row,
                       .stride = weights.rows};
+    const GroupTile first_tile = tile;
     for (size_t i = 0; i < tile_count; ++i) {
       PrefetchNextGroup(tile, i);
+      if (far) PrefetchFar(first_tile, i);
       AddTile(tile, codes, batch, sums + i * kTileRows, stride);
       tile.codes += kTileRows;
       tile.scales += kTileRows;
@@ -312,7 +336,11 @@ inline void MatMulInt8Nvfp4(const PlainWeights& weights, const QuantisedRows& x,
       const size_t stride = tile_count * kTileRows;
       const size_t row_count = Min(rows_left, stride);
       const size_t tile_row = Min(row, weights.rows - stride);
-      SumTiles(weights, x, token, batch, tile_row, tile_count, sums, stride);
+      if (batch == 1) {
+        SumTiles<1>(weights, x, token, batch, tile_row, tile_count, sums, stride);
+      } else {
+        SumTiles<0>(weights, x, token, batch, tile_row, tile_count, sums, stride);
+      }
       for (size_t t = 0; t < batch; ++t) {
         __builtin_memcpy(y.out + (token + t) * y.out_stride + row,
                          sums + t * stride + (row - tile_row), row_count * sizeof(float));
