@@ -148,6 +148,7 @@ Json StatsJson(const engine::EngineSetup& setup, const engine::EngineStats& befo
       .Set("decode_tokens_per_second", cost.decode.TokensPerSecond())
       .Set("expert_hits", whole.hit_count)
       .Set("expert_misses", whole.miss_count)
+      .Set("expert_rereads", whole.reread_count)
       .Set("expert_read_ahead", whole.prefetch_count)
       .Set("expert_read_ahead_in_time", whole.prefetch_hit_count)
       .Set("read_bytes", whole.read_bytes)

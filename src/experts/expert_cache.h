@@ -33,6 +33,9 @@ struct CacheStats {           // counted since Create()
   uint64_t hit_count = 0;     // in memory when the pass began, and not through Prefetch
   uint64_t miss_count = 0;    // had to be read, or was being read because of Prefetch
   uint64_t failed_count = 0;  // read or admission failed
+  // Not admitted at first (wrong checksum), read once more, and right then: a fault of memory or
+  // drive, logged as a warning each time. The file is damaged where the second read fails too.
+  uint64_t reread_count = 0;
   uint64_t read_bytes = 0;
   uint64_t wait_ns = 0;  // Next() blocked on the drive
   // Reads that Prefetch caused; each ends as one of the two below, but for those under way.

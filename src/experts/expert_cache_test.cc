@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "experts/allocation_count_for_test.h"
+#include "experts/read_damage.h"
 #include "experts/store_for_test.h"
 #include "io/fake_read_queue.h"
 
@@ -396,6 +397,74 @@ TEST(ExpertCache, FlippedBitIsCaughtByAdmissionAndReadAgainNextTime) {
   is_damaging = false;
   EXPECT_FALSE(RunPass(store, *cache, Experts(0, {2})).at(0).error.has_value());
   EXPECT_EQ(cache->stats().hit_count, 0u);
+}
+
+TEST(ExpertCache, ReadThatIsWrongOnceIsReadAgainAndCounted) {
+  TestStore store({.extent_count = 3});
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    int damage_count = 0;
+    int read_count = 0;
+    io::FakeReadOptions options{.seed = seed, .depth = 2};
+    options.damage = [&](const io::ReadRequest& request) {
+      ++read_count;
+      const bool is_wanted = request.offset / store.slot_bytes() == 2;
+      if (is_wanted && damage_count++ == 0) request.into[0] ^= std::byte{0x10};
+    };
+    auto queue = io::MakeFakeReadQueue(options);
+    auto cache = CreateCache(store, *queue, 2);
+    const std::vector<ReadyExpert> experts = RunPass(store, *cache, Experts(0, {0, 1, 2, 3}));
+    ASSERT_EQ(experts.size(), 4u);
+    for (const ReadyExpert& expert : experts) EXPECT_FALSE(expert.error.has_value());
+    EXPECT_EQ(read_count, 5 * 3);  // all extents of one expert twice
+    EXPECT_EQ(cache->stats().reread_count, 1u);
+    EXPECT_EQ(cache->stats().failed_count, 0u);
+    EXPECT_EQ(cache->Audit().loading, 0u);
+  }
+}
+
+TEST(ExpertCache, ReadThatIsWrongTwiceFailsByNameAndIsReadNoThirdTime) {
+  TestStore store({});
+  int read_count = 0;
+  io::FakeReadOptions options{.seed = 3};
+  options.damage = [&](const io::ReadRequest& request) {
+    ++read_count;
+    request.into[0] ^= std::byte{0x10};
+  };
+  auto queue = io::MakeFakeReadQueue(options);
+  auto cache = CreateCache(store, *queue, 2);
+  const std::vector<ReadyExpert> experts = RunPass(store, *cache, Experts(0, {2}));
+  ASSERT_TRUE(experts.at(0).error.has_value());
+  EXPECT_EQ(experts[0].error->code(), ErrorCode::kCorrupt);
+  EXPECT_NE(experts[0].error->message().find("layer 0, expert 2"), std::string::npos);
+  EXPECT_EQ(read_count, 2);
+  EXPECT_EQ(cache->stats().reread_count, 0u);
+  EXPECT_EQ(cache->stats().failed_count, 1u);
+}
+
+TEST(ExpertCache, WrongReadThatNobodyWantsYetIsReadAgainToo) {
+  TestStore store({});
+  int read_count = 0;
+  io::FakeReadOptions options{.seed = 5};
+  options.damage = [&](const io::ReadRequest& request) {
+    if (read_count++ == 0) request.into[0] ^= std::byte{0x10};
+  };
+  auto queue = io::MakeFakeReadQueue(options);
+  auto cache = CreateCache(store, *queue, 2);
+  cache->ReadWhenIdle(Experts(0, {1}));
+  const std::vector<ReadyExpert> experts = RunPass(store, *cache, Experts(0, {1}));
+  EXPECT_FALSE(experts.at(0).error.has_value());
+  EXPECT_EQ(read_count, 2);
+  EXPECT_EQ(cache->stats().reread_count, 1u);
+}
+
+TEST(ReadDamage, SaysWhichPagesDifferAndWhichAreZeros) {
+  std::vector<std::byte> right(4 * 4096 + 100, std::byte{7});
+  std::vector<std::byte> wrong = right;
+  EXPECT_EQ(ReadDamageText(wrong, right), "the bytes were the same");
+  std::fill(wrong.begin() + 4096, wrong.begin() + 8192, std::byte{0});
+  wrong[4 * 4096] = std::byte{6};
+  EXPECT_EQ(ReadDamageText(wrong, right),
+            "2 of 5 pages differed, bytes 4096 to 16484, 1 of them read as zeros");
 }
 
 TEST(ExpertCache, DirectReadsRefusedInMidRunGoOnBuffered) {

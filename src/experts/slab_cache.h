@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/memory.h"
@@ -26,6 +27,12 @@ namespace smoe::experts {
 inline constexpr uint32_t kNotWanted = UINT32_MAX;
 
 enum class SlotState : uint8_t { kFree, kLoading, kReady, kPinned, kResident };
+
+// A read that landed and was not admitted, while the expert is read once more.
+struct ReadDamage {
+  std::string message;  // why not
+  std::vector<std::byte> bytes;
+};
 
 struct Slot {
   SlotState state = SlotState::kFree;
@@ -46,6 +53,7 @@ struct Slot {
   bool is_retried = false;
   int read_error = 0;  // of the first extent that failed
   uint32_t failed_extent = 0;
+  std::unique_ptr<ReadDamage> first_damage;  // the read under way is the second
   // Why the expert could not be had; set only in a ready slot.
   std::optional<Error> error;
 
@@ -109,6 +117,8 @@ class SlabCache final : public ExpertCache {
   void Land(const io::ReadDone& done);
   void Finish(uint32_t slot);
   bool RetryBuffered(uint32_t slot);
+  bool ReadOnceMore(uint32_t slot, const Error& error);
+  void SayDamage(uint32_t slot, bool is_right_now);
   void SetReady(uint32_t slot);
   ReadyExpert HandOut();
 

@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "base/stopwatch.h"
+#include "experts/read_damage.h"
 #include "experts/slab_cache.h"
 
 namespace smoe::experts {
@@ -60,6 +62,7 @@ void SlabCache::StartLoading(uint32_t slot, store::ExpertId id, uint32_t wanted_
   loading.is_prefetched = wanted_index == kNotWanted;
   loading.is_idle_read = false;
   loading.is_retried = false;
+  loading.first_damage.reset();
   PlaceReads(slot);
 }
 
@@ -140,15 +143,19 @@ void SlabCache::Finish(uint32_t slot) {
   Slot& loaded = slots_[slot];
   if (loaded.read_error == 0) {
     stats_.read_bytes += loaded.location.read_bytes();
-    if (Status admitted = store_.Admit(loaded.id, SlotBytes(slot)); !admitted) {
-      loaded.error = std::move(admitted.error());
-    }
+    Status admitted = store_.Admit(loaded.id, SlotBytes(slot));
+    if (!admitted && ReadOnceMore(slot, admitted.error())) return;
+    if (loaded.first_damage) SayDamage(slot, admitted.has_value());
+    if (!admitted) loaded.error = std::move(admitted.error());
   } else if (RetryBuffered(slot)) {
     return;
   } else {
     loaded.error = ReadError(loaded, store_.path());
   }
-  if (loaded.error) slot_of_[loaded.ordinal] = kNoSlot;
+  if (loaded.error) {
+    slot_of_[loaded.ordinal] = kNoSlot;
+    loaded.first_damage.reset();
+  }
   if (loaded.wanted_index != kNotWanted) {
     if (loaded.error) ++stats_.failed_count;
     return SetReady(slot);
@@ -170,6 +177,31 @@ bool SlabCache::RetryBuffered(uint32_t slot) {
   loading.is_retried = true;
   PlaceReads(slot);
   return true;
+}
+
+// A file that is damaged is so at the second read as well; memory or a drive that erred once is
+// not.
+bool SlabCache::ReadOnceMore(uint32_t slot, const Error& error) {
+  Slot& loading = slots_[slot];
+  if (error.code() != ErrorCode::kCorrupt || loading.first_damage || is_abandoning_) return false;
+  const MutableBytes bytes = SlotBytes(slot);
+  loading.first_damage = std::make_unique<ReadDamage>(
+      ReadDamage{error.message(), std::vector<std::byte>(bytes.begin(), bytes.end())});
+  PlaceReads(slot);
+  return true;
+}
+
+// Aloud, whoever had the expert read: what is read rightly at the second time is a fault of the
+// machine, and later reads of an expert are not compared with its checksum.
+void SlabCache::SayDamage(uint32_t slot, bool is_right_now) {
+  const std::unique_ptr<ReadDamage> damage = std::move(slots_[slot].first_damage);
+  if (!is_right_now) return;
+  ++stats_.reread_count;
+  LogWarning(
+      "{}; read again it is right, and the run goes on ({} so far): {}, slot {}; memory or drive "
+      "at "
+      "fault? test both",
+      damage->message, stats_.reread_count, ReadDamageText(damage->bytes, SlotBytes(slot)), slot);
 }
 
 }  // namespace smoe::experts
