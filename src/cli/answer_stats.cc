@@ -11,7 +11,7 @@ namespace smoe::cli {
 
 namespace {
 
-double Over(double value, double by) { return by > 0 ? value / by : 0; }
+using engine::Over;
 
 double Seconds(uint64_t ns) { return 1e-9 * static_cast<double>(ns); }
 

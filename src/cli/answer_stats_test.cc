@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/console_for_test.h"
+#include "cli/json_for_test.h"
 
 namespace smoe::cli {
 namespace {
@@ -12,18 +13,6 @@ namespace {
 using testing::HasSubstr;
 
 const std::string kModel = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
-
-double Number(const Json& json, std::initializer_list<const char*> path) {
-  const Json* at = &json;
-  for (const char* key : path) {
-    at = at->Find(key);
-    if (at == nullptr) {
-      ADD_FAILURE() << "no " << key;
-      return 0;
-    }
-  }
-  return at->AsDouble().value_or(-1);
-}
 
 // Four prompt tokens in 2 s, of which the drive was waited for 1 s; then two tokens in 4 s.
 TEST(AnswerStats, PhasesAreToldApartByHand) {

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "cli/bench_log.h"
 #include "cli/console_for_test.h"
+#include "cli/json_for_test.h"
 #include "cli/profile_text.h"
 #include "convert/files_for_test.h"
 #include "io/file.h"
@@ -25,18 +26,6 @@ Json Parsed(const ProgramOutput& output) {
   auto json = Json::Parse(output.out, "output");
   EXPECT_TRUE(json) << output.out;
   return json ? *json : Json();
-}
-
-double Number(const Json& json, std::initializer_list<const char*> path) {
-  const Json* at = &json;
-  for (const char* key : path) {
-    at = at->Find(key);
-    if (at == nullptr) {
-      ADD_FAILURE() << "no " << key;
-      return 0;
-    }
-  }
-  return at->AsDouble().value_or(-1);
 }
 
 // By the sizes in models/tiny-moe/config.json: a layer has 196608 weights in attention, 4096 in the

@@ -12,12 +12,12 @@ namespace smoe::cli {
 
 namespace {
 
+using engine::Over;
+
 // Source: XTerm Control Sequences: OSC 2 sets the title, CSI 22;2t keeps it, CSI 23;2t brings it
 // back.
 constexpr char kKeepTitle[] = "\x1b[22;2t";
 constexpr char kRestoreTitle[] = "\x1b[23;2t";
-
-double Over(double value, double by) { return by > 0 ? value / by : 0; }
 
 bool UnderstandsTitles() {
   const char* const term = std::getenv("TERM");

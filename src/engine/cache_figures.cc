@@ -30,6 +30,8 @@ experts::CacheStats CacheSince(const experts::CacheStats& before,
           .gauge_saved_bytes = after.gauge_saved_bytes - before.gauge_saved_bytes};
 }
 
+double Over(double value, double by) { return by > 0 ? value / by : 0; }
+
 double HitShare(const experts::CacheStats& stats) {
   return ShareOfWanted(stats.hit_count, stats, 1);
 }

@@ -13,4 +13,7 @@ experts::CacheStats CacheSince(const experts::CacheStats& before, const experts:
 double HitShare(const experts::CacheStats& stats);
 double ForeseenShare(const experts::CacheStats& stats);
 
+// value / by; 0 where `by` is not above 0: nothing happened, or took no time.
+double Over(double value, double by);
+
 }  // namespace smoe::engine

@@ -23,8 +23,6 @@ Spread SpreadBy(const std::vector<PhaseRun>& runs, auto figure) {
   return SpreadOf(std::move(values));
 }
 
-double Over(double value, double by) { return by > 0 ? value / by : 0; }
-
 double OfWanted(const std::vector<PhaseRun>& runs, auto count, double of_none) {
   const double wanted = Sum(runs, [](const PhaseRun& run) {
     return run.hit_count + run.foreseen_count + run.miss_count;

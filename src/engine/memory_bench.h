@@ -15,6 +15,7 @@
 // read, and not needed. Source: docs/streaming.md, "The bound".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
