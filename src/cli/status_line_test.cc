@@ -137,7 +137,9 @@ TEST_F(StatusLineTest, WithTheTextInAPipeNothingIsRedrawnBesideIt) {
   Run(out, terminal.file(), StatusMode::kAuto);
   std::fclose(out);
   close(ends[0]);
-  EXPECT_THAT(terminal.Text(), Not(HasSubstr("\r2")));
+  const std::string text = terminal.Text();
+  EXPECT_THAT(text, HasSubstr("\x1b]2;smoe: "));
+  EXPECT_THAT(text, Not(HasSubstr("% waiting\x1b[K"))) << "as a line ends";
 }
 
 TEST_F(StatusLineTest, WithoutATerminalNothingIsSaidUnlessAsked) {

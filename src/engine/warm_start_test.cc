@@ -129,6 +129,15 @@ TEST_F(WarmStartTest, DamagedFilesAndThoseOfAnotherVersionOrCountAreIgnoredAndRe
   }
 }
 
+TEST_F(WarmStartTest, AFileOfTheLargestSizeIsReadAndOneByteMoreIsRefused) {
+  std::string text = R"({"version": 1, "worths": [7]})";
+  text.resize(kHotSetBytesMax, ' ');
+  WriteFile(text);
+  EXPECT_TRUE(ReadHotSet(path_, 1).has_value());
+  WriteFile(text + " ");
+  EXPECT_FALSE(ReadHotSet(path_, 1).has_value());
+}
+
 // Each either writes its file whole or finds that the other is just writing.
 TEST_F(WarmStartTest, TwoWritersLeaveOneOfTheirFiles) {
   const auto write = [&](double worth) {

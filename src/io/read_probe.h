@@ -32,10 +32,9 @@ struct ReadProbe {
 
 // Tries the settings in turn, twice, in opposite order, a slice of `seconds_max` each; what comes
 // too late is left out. A slow drive may take one read longer than that for each of the first two.
-// Ranges of buffered reads are dropped from the page cache first, and left out if they stay: a
-// store that fits it needs no probe. Without direct descriptors, and all ranges cached, the first
-// setting is taken unmeasured. Errors: kExhausted for the memory (some 64 MiB, given back);
-// kUnsupported if no setting works; kIo if a read fails.
+// Ranges of buffered reads are dropped from the page cache first, and left out if they stay: they
+// say nothing about the drive. Errors: kExhausted for the memory (some 64 MiB, given back);
+// kUnsupported if no setting works, or nothing is left to read; kIo if a read fails.
 Result<ReadProbe> ProbeReads(const ProbeRanges& ranges, std::span<const ReadSetting> settings,
                              double seconds_max = kProbeSeconds);
 

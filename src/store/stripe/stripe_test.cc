@@ -224,6 +224,18 @@ TEST_F(StripeTest, FolderThatIsNotThereAndDamagedExpertsAreRefusedWithoutATrace)
   EXPECT_FALSE(fs::exists(options_.out));
 }
 
+TEST_F(StripeTest, ADescriptorOfTheLargestSizeIsReadAndOneByteMoreIsRefused) {
+  ASSERT_TRUE(Write());
+  std::string text = ReadFile(options_.out);
+  text.resize(kDescriptorBytesMax, ' ');
+  WriteFile(options_.out, text);
+  EXPECT_TRUE(ReadStripe(options_.out));
+  WriteFile(options_.out, text + " ");
+  const auto refused = ReadStripe(options_.out);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr(options_.out));
+}
+
 TEST_F(StripeTest, HostileDescriptorsAreRefusedByKey) {
   ASSERT_TRUE(Write());
   const std::string good = ReadFile(options_.out);
