@@ -1,5 +1,6 @@
 // smoe stripe MODEL OUT DIR... [--weights N,N,...] [--force]
 #include <charconv>
+#include <filesystem>
 #include <memory>
 
 #include "base/memory_limits.h"
@@ -19,7 +20,7 @@ struct Options {
   ModelOptions model;
   std::string out;
   std::vector<std::string> folders;
-  std::string weights;
+  std::optional<std::string> weights;
   bool force = false;
 };
 
@@ -61,6 +62,23 @@ Result<std::vector<uint32_t>> MeasureWeights(const Options& options,
   return weights;
 }
 
+// The files that a model is made of, so far as they are named or were found.
+std::vector<std::string> InputsOf(const ModelOptions& model, const store::ModelFiles& files) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> inputs;
+  for (const io::File& file : files.trunk.files()) inputs.push_back(file.path());
+  const store::ModelFilesOptions& parts = model.files;
+  for (const std::string& part : {model.model, parts.trunk, parts.config, parts.tokenizer}) {
+    if (part.empty()) continue;
+    inputs.push_back(part);
+    std::error_code end;
+    for (fs::directory_iterator at(part, end), last; !end && at != last; at.increment(end)) {
+      inputs.push_back(at->path().string());
+    }
+  }
+  return inputs;
+}
+
 void NoteSharedDrives(const Options& options, Console& console) {
   const auto shared = stripe::SharedDrives(options.model.model, options.folders);
   for (size_t i = 0; i < shared.size(); ++i) {
@@ -78,17 +96,19 @@ Result<ExitCode> StripeModel(const Options& options, Console& console) {
   }
   SMOE_TRY_ASSIGN(const store::ModelFiles files,
                   store::OpenModelFiles(options.model.model, options.model.files));
-  SMOE_TRY(io::CheckOutputPlace(options.out, options.force));  // before the drives are measured
-  NoteSharedDrives(options, console);
   stripe::WriteStripeOptions write;
   write.model = options.model.model;
   write.out = options.out;
   write.folders = options.folders;
   write.overwrite = options.force;
-  if (options.weights.empty()) {
+  write.inputs = InputsOf(options.model, files);
+  if (options.weights) {
+    SMOE_TRY_ASSIGN(write.weights, ParseWeights(*options.weights));
+  }
+  SMOE_TRY(stripe::CheckStripePlaces(write));  // before the drives are measured
+  NoteSharedDrives(options, console);
+  if (!options.weights) {
     SMOE_TRY_ASSIGN(write.weights, MeasureWeights(options, *files.experts, console));
-  } else {
-    SMOE_TRY_ASSIGN(write.weights, ParseWeights(options.weights));
   }
   ProgressBar progress(console, "stripe");
   write.progress = [&](uint64_t done, uint64_t total) { progress.Update(done, total); };

@@ -67,6 +67,20 @@ TEST_F(StripeCommand, RecordStoreWithoutAShareOfItsOwnRunsFromThePartsAlone) {
   EXPECT_NE(RunForTest({"verify", out}).code, 0);
 }
 
+TEST_F(StripeCommand, FileOfTheModelIsNotReplacedByTheDescriptorEvenByForce) {
+  const std::string records = folder_.Path("records");
+  ASSERT_EQ(RunForTest({"pack", TinyMoe(), records}).code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(records)) {
+    const std::string file = entry.path().string();
+    const ProgramOutput refused =
+        RunForTest({"stripe", records, file, folder_.Path("a"), "--weights", "1,1", "--force"});
+    EXPECT_EQ(refused.code, 2) << file << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("is being read")) << file;
+  }
+  EXPECT_EQ(RunForTest({"verify", records}).code, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.Path("a")));
+}
+
 TEST_F(StripeCommand, WeightsAreMeasuredUnlessGivenAndRefusedIfTheyAreNone) {
   const std::string out = folder_.Path("m.stripe");
   const ProgramOutput measured = RunForTest({"stripe", vault_, out, folder_.Path("a")});

@@ -18,6 +18,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kBeginning = "{\n  \"smoe_stripe\": ";
 
+// Where relative paths begin: beside the descriptor itself, not beside a link to it.
+std::string FolderOf(const std::string& path) {
+  std::error_code ignored;
+  fs::path real = path;
+  if (fs::is_symlink(real, ignored)) real = fs::canonical(real, ignored);
+  return (real.empty() ? fs::path(path) : real).parent_path().string();
+}
+
 // Paths are shown, compared and opened, so they must be paths.
 Result<std::string> ReadPath(const Json& json, const std::string& folder, const std::string& who) {
   constexpr size_t kPathBytesMax = 4096;
@@ -74,7 +82,9 @@ Status CheckWeights(std::span<const uint32_t> weights) {
   for (size_t i = 0; i < weights.size(); ++i) {
     const uint32_t least = i == 0 ? 0 : 1;  // the model itself may have no share
     if (weights[i] >= least && weights[i] <= kWeightMax) continue;
-    return Invalid("stripe: weight {} is {}, expected {} to {}", i, weights[i], least, kWeightMax);
+    return Invalid("--weights: {} is {}, expected {} to {}",
+                   i == 0 ? "the model's own" : fmt::format("that of folder {}", i), weights[i],
+                   least, kWeightMax);
   }
   return Ok();
 }
@@ -89,6 +99,17 @@ uint64_t Stripe::Id() const {
   return Checksum(AsBytes(text));
 }
 
+Result<ExpertExtent> OneExtent(const ExpertStore& store, ExpertId id) {
+  const ExpertLocation location = store.Locate(id);
+  if (location.extent_count == 1 && location.extents[0].slot_offset == 0) {
+    return location.extents[0];
+  }
+  return Unsupported(
+      "{}: an expert is {} reads, expected 1: make a vault or a record store of it first (smoe "
+      "shatter, smoe pack)",
+      store.path(), location.extent_count);
+}
+
 Result<Placement> PlaceExperts(const ExpertStore& store, std::span<const uint32_t> weights) {
   SMOE_TRY(CheckWeights(weights));
   int64_t sum = 0;
@@ -99,20 +120,14 @@ Result<Placement> PlaceExperts(const ExpertStore& store, std::span<const uint32_
   placement.part_bytes[0] = 0;
   for (const StoreLayer& layer : store.layers()) {
     for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      const ExpertLocation location = store.Locate({layer.layer_index, expert});
-      if (location.extent_count != 1 || location.extents[0].slot_offset != 0) {
-        return Unsupported(
-            "{}: an expert is {} reads, expected 1: make a vault or a record store "
-            "of it first (smoe shatter, smoe pack)",
-            store.path(), location.extent_count);
-      }
+      SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, {layer.layer_index, expert}));
       size_t part = 0;
       for (size_t i = 0; i < weights.size(); ++i) {
         turns[i] += weights[i];
         if (turns[i] > turns[part]) part = i;
       }
       turns[part] -= sum;
-      const uint64_t bytes = RoundUp(location.extents[0].size, io::kDirectAlignment);
+      const uint64_t bytes = RoundUp(extent.size, io::kDirectAlignment);
       placement.places.push_back(
           {static_cast<uint32_t>(part), part == 0 ? 0 : placement.part_bytes[part], bytes});
       if (part != 0) placement.part_bytes[part] += bytes;
@@ -137,7 +152,7 @@ Result<Stripe> ReadStripe(const std::string& path) {
 
 Result<Stripe> ParseStripe(std::string_view text, const std::string& path) {
   SMOE_TRY_ASSIGN(const Json json, Json::Parse(text, path));
-  const std::string folder = fs::path(path).parent_path().string();
+  const std::string folder = FolderOf(path);
   Stripe stripe;
   stripe.path = path;
   SMOE_TRY(ReadNumber(json, "smoe_stripe", kStripeVersion, kStripeVersion, path));

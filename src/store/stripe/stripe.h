@@ -73,10 +73,14 @@ struct Placement {
   std::vector<uint64_t> part_bytes;  // of each part's file, header included; [0] is 0
 };
 
+// The one read that brings an expert. Errors: kUnsupported where it is several (a checkpoint
+// folder).
+Result<ExpertExtent> OneExtent(const ExpertStore& store, ExpertId id);
+
 // Experts in order of their ordinals go to the part whose turn it is: every part gains its weight,
 // the one with most (the first of equals) takes the expert and loses the sum of all weights.
 // Errors: kInvalid for weights: other than the model's own at 0, above kWeightMax, or too many;
-//         kUnsupported for a store whose experts are not one read each (a checkpoint folder).
+//         kUnsupported as OneExtent.
 Result<Placement> PlaceExperts(const ExpertStore& store, std::span<const uint32_t> weights);
 
 // True for a regular file that begins as a descriptor does.

@@ -1,10 +1,15 @@
 #include "store/stripe/stripe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "base/memory.h"
+#include "base/memory_limits.h"
 #include "store/model_files.h"
 #include "store/read_expert.h"
 #include "store/records/record_store.h"
@@ -234,6 +239,74 @@ TEST_F(StripeTest, ADescriptorOfTheLargestSizeIsReadAndOneByteMoreIsRefused) {
   const auto refused = ReadStripe(options_.out);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr(options_.out));
+}
+
+TEST_F(StripeTest, FilesOfTheModelAreNeverReplaced) {
+  options_.overwrite = true;
+  const std::string manifest = model_ + "/manifest.json";
+  const std::string before = ReadFile(manifest);
+  options_.inputs = {manifest};
+  options_.out = manifest;
+  Status status = Write();
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), ErrorCode::kInvalid);
+  EXPECT_THAT(status.error().message(), HasSubstr("which is being read"));
+  options_.out = folder_.File("m.stripe");
+  options_.folders[0] = model_;
+  fs::rename(manifest, model_ + "/m.stripe.part1");  // a part's own name is no exception
+  options_.inputs = {model_ + "/m.stripe.part1"};
+  EXPECT_FALSE(CheckStripePlaces(options_));
+  EXPECT_EQ(ReadFile(model_ + "/m.stripe.part1"), before);
+}
+
+TEST_F(StripeTest, DescriptorThatCannotBeWrittenLeavesTheOlderStripingWhole) {
+  ASSERT_TRUE(Write());
+  options_.overwrite = true;
+  options_.weights = {1, 1, 1};
+  fs::create_directory(options_.out + ".partial");  // in the way of the new descriptor
+  EXPECT_FALSE(Write());
+  const auto opened = Open();
+  EXPECT_TRUE(opened) << opened.error().message();
+}
+
+TEST_F(StripeTest, RelativePathsCountFromTheDescriptorAndNotFromALinkToIt) {
+  ASSERT_TRUE(Write());
+  std::string text = ReadFile(options_.out);
+  const std::string folder = fs::canonical(fs::path(options_.out).parent_path()).string() + "/";
+  for (size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
+  WriteFile(options_.out, text);
+  fs::create_directory(folder_.File("links"));
+  const std::string link = folder_.File("links/m.stripe");
+  fs::create_symlink("../m.stripe", link);
+  const auto stripe = ReadStripe(link);
+  ASSERT_TRUE(stripe) << stripe.error().message();
+  EXPECT_TRUE(fs::equivalent(stripe->model, model_));
+  EXPECT_TRUE(fs::equivalent(stripe->parts[1].path, PartPath(2)));
+}
+
+// A real drive without room: 64 KiB of memory.
+TEST_F(StripeTest, DriveWithoutSpaceIsNamedWithBothSizesAndLeftAsItWas) {
+  const std::string small = folder_.File("a");
+  if (::mount("smoe", small.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << small << ": no drive can be mounted here: " << std::strerror(errno);
+  }
+  const Status status = Write();
+  const Result<double> rate = MeasureFolder(small);
+  const bool is_empty = fs::is_empty(small);
+  ASSERT_EQ(::umount(small.c_str()), 0);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), ErrorCode::kExhausted);
+  // 2 of 4 experts of 16 KiB each, behind a page.
+  const auto placed = PlaceExperts(*OpenRecords(model_), options_.weights);
+  EXPECT_THAT(status.error().message(),
+              HasSubstr(fmt::format("{}: 64.0 KiB free, expected at least {} for its parts", small,
+                                    SizeText(placed->part_bytes[1]))));
+  ASSERT_FALSE(rate);
+  EXPECT_EQ(rate.error().code(), ErrorCode::kExhausted);
+  EXPECT_THAT(rate.error().message(), HasSubstr("give --weights"));
+  EXPECT_TRUE(is_empty);
+  EXPECT_TRUE(fs::is_empty(folder_.File("b")));
+  EXPECT_FALSE(fs::exists(options_.out));
 }
 
 TEST_F(StripeTest, HostileDescriptorsAreRefusedByKey) {

@@ -36,6 +36,12 @@ std::string Absolute(const std::string& path) {
   return error ? path : canonical.string();
 }
 
+std::string PartPath(const WriteStripeOptions& options, size_t index) {
+  const std::string stem = fs::path(options.out).filename().string();
+  return (fs::path(Absolute(options.folders[index])) / fmt::format("{}.part{}", stem, index + 1))
+      .string();
+}
+
 std::optional<dev_t> DeviceOf(const std::string& path) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0) return std::nullopt;
@@ -190,8 +196,7 @@ Result<double> Rate(const std::vector<io::ReadRange>& ranges, bool is_direct) {
 }  // namespace
 
 Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& options) {
-  SMOE_TRY(CheckFolders(options));
-  SMOE_TRY(io::CheckOutputPlace(options.out, options.overwrite));
+  SMOE_TRY(CheckStripePlaces(options));
   if (options.weights.size() != options.folders.size() + 1) {
     return Invalid("stripe: {} weights, expected {}: the model's own, and one for each folder",
                    options.weights.size(), options.folders.size() + 1);
@@ -203,29 +208,32 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
   stripe.model_weight = options.weights[0];
   stripe.expert_count = store.expert_count();
   for (const Place& place : placement.places) stripe.expert_bytes += place.bytes;
-  const std::string stem = fs::path(options.out).filename().string();
-  std::vector<std::string> outputs;
   for (size_t i = 0; i < options.folders.size(); ++i) {
-    const fs::path path =
-        fs::path(Absolute(options.folders[i])) / fmt::format("{}.part{}", stem, i + 1);
-    outputs.push_back(path.string());
-    stripe.parts.push_back({path.string(), options.weights[i + 1], placement.part_bytes[i + 1], 0});
-    SMOE_TRY(io::CheckOutputPlace(path.string(), options.overwrite));
+    stripe.parts.push_back(
+        {PartPath(options, i), options.weights[i + 1], placement.part_bytes[i + 1], 0});
   }
-  const std::string inputs[] = {options.model};
-  outputs.push_back(options.out);
-  for (const std::string& output : outputs) SMOE_TRY(io::CheckNoInput(output, inputs));
   SMOE_TRY(CheckSpace(stripe, options.folders));
+  SMOE_TRY_ASSIGN(auto descriptor,
+                  io::AtomicFile::Open(options.out, {.overwrite = options.overwrite}));
+  // As long as it will be: only checksums are missing, which have a fixed width.
+  SMOE_TRY(descriptor.file().WriteAt(0, AsBytes(StripeText(stripe))));
   Writer writer(store, options, placement);
   SMOE_TRY(writer.Open(stripe));
   SMOE_TRY(writer.Copy(&stripe));
+  SMOE_TRY(descriptor.file().WriteAt(0, AsBytes(StripeText(stripe))));
+  SMOE_TRY(descriptor.file().Sync());
   SMOE_TRY(writer.Finish(stripe));
-  SMOE_TRY(io::WriteFileAtomically(options.out, AsBytes(StripeText(stripe)), options.overwrite));
+  SMOE_TRY(descriptor.Commit());
   return stripe;
 }
 
 Result<double> MeasureFolder(const std::string& folder) {
   constexpr uint64_t kReadBytes = uint64_t{1} << 20;
+  SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(folder));
+  if (free < kRateFileBytes) {
+    return Exhausted("{}: {} free, expected {} to measure its drive; free some or give --weights",
+                     folder, SizeText(free), SizeText(kRateFileBytes));
+  }
   SMOE_TRY_ASSIGN(const io::File file, io::File::CreateUnnamed(folder));
   std::mt19937_64 random(1);
   std::vector<uint64_t> words(kReadBytes / sizeof(uint64_t));
@@ -253,7 +261,7 @@ Result<double> MeasureStore(const ExpertStore& store) {
   std::vector<io::ReadRange> ranges;
   for (const StoreLayer& layer : store.layers()) {
     for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      const ExpertExtent extent = store.Locate({layer.layer_index, expert}).extents[0];
+      SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, {layer.layer_index, expert}));
       ranges.push_back({extent.fd, extent.offset, extent.size});
     }
   }
@@ -276,6 +284,19 @@ std::vector<uint32_t> WeightsOf(std::span<const double> bytes_per_second) {
     weights.push_back(static_cast<uint32_t>(std::max(1.0, std::round(share * kMost))));
   }
   return weights;
+}
+
+Status CheckStripePlaces(const WriteStripeOptions& options) {
+  SMOE_TRY(CheckFolders(options));
+  std::vector<std::string> outputs = {options.out};
+  for (size_t i = 0; i < options.folders.size(); ++i) outputs.push_back(PartPath(options, i));
+  std::vector<std::string> inputs = options.inputs;
+  inputs.push_back(options.model);
+  for (const std::string& output : outputs) {
+    SMOE_TRY(io::CheckOutputPlace(output, options.overwrite));
+    SMOE_TRY(io::CheckNoInput(output, inputs));
+  }
+  return Ok();
 }
 
 std::vector<std::string> SharedDrives(const std::string& model,
