@@ -37,6 +37,9 @@ TEST(AnswerStats, PhasesAreToldApartByHand) {
   after.cache.wait_ns += 3'000'000'000;
   after.cache.prefetch_count += 7;
   after.cache.prefetch_used_count = 4;
+  after.cache.idle_count = 11;
+  after.cache.idle_used_count = 8;
+  after.cache.idle_wasted_count = 2;
   after.cache.gauge_saved_bytes = 6 << 20;
   after.guard = {.shrink_count = 2, .grow_count = 1, .slot_count = 9, .slot_count_min = 8};
 
@@ -51,6 +54,9 @@ TEST(AnswerStats, PhasesAreToldApartByHand) {
   EXPECT_DOUBLE_EQ(Number(json, {"decode", "read_bytes_per_token"}), 1e9);
   EXPECT_DOUBLE_EQ(Number(json, {"decode", "wait_share"}), 0.75);
   EXPECT_DOUBLE_EQ(Number(json, {"one_gib_more_saves_bytes_per_token"}), 3 << 20);
+  EXPECT_DOUBLE_EQ(Number(json, {"expert_read_idle"}), 11);
+  EXPECT_DOUBLE_EQ(Number(json, {"expert_read_idle_wanted"}), 8);
+  EXPECT_DOUBLE_EQ(Number(json, {"expert_read_idle_wasted"}), 2);
   const std::string text = StatsText(setup, before, after, answer);
   EXPECT_THAT(text, HasSubstr("12 read ahead (5 foreseen for the prompt, 7 guessed), 4 of them"));
   EXPECT_THAT(text, HasSubstr("50.0 % in memory by themselves, 14.3 % read in time"));

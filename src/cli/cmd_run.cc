@@ -155,7 +155,8 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                            [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
   tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
-  SMOE_TRY(options.kv_file.Save(*engine, tokens, {}));
+  // A file that cannot be written is said at the end: the answer is there all the same.
+  const Status saved = options.kv_file.Save(*engine, tokens, {});
   const engine::EngineStats after = engine->stats();
   const Profiles profiles(*engine, before, after);
   if (options.json) {
@@ -171,6 +172,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                  checkpoint::TrunkFormatsText(engine->trunk_report().asked),
                  kernels::KvKindName(engine->kv_kind()));
   }
+  SMOE_TRY(saved);
   return answer.reason == engine::FinishReason::kCancelled ? ExitCode::kInterrupted : ExitCode::kOk;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
 #include "cli/token_ids.h"
@@ -19,6 +20,7 @@ namespace smoe::cli {
 namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
+constexpr char kStopped[] = "interrupted";
 constexpr uint32_t kRandomTokensMax = uint32_t{1} << 24;
 
 struct Options {
@@ -70,6 +72,7 @@ Status Record(engine::Engine& engine, std::span<const uint32_t> tokens, size_t t
   const auto sink = [&](size_t first, std::span<const float> logits,
                         const model::StepTaps& taps) -> Status {
     const size_t row_count = logits.size() / engine.config().vocab_size;
+    if (InterruptGuard::Requested()) return Invalid("{}", kStopped);
     SMOE_TRY(append(Lines(taps, row_count, top_k)));
     progress.UpdateCount(first + row_count, tokens.size(), "tokens");
     return Ok();
@@ -97,8 +100,15 @@ Result<ExitCode> WriteTrace(const Options& options, Console& console) {
     offset += text.size();
     return Ok();
   };
+  const InterruptGuard guard;  // so that Ctrl-C leaves no partial file
   SMOE_TRY(append(experts::TraceHeader(facts)));
-  SMOE_TRY(Record(*engine, tokens, facts.top_k, console, append));
+  if (Status done = Record(*engine, tokens, facts.top_k, console, append); !done) {
+    if (InterruptGuard::Requested() && done.error().message() == kStopped) {
+      console.Note("{}: not written, interrupted\n", Printable(options.out));
+      return ExitCode::kInterrupted;
+    }
+    return Unexpected(std::move(done.error()));
+  }
   SMOE_TRY(file.Commit());
   console.Note("{}: {} tokens, {} layers, {} of {} experts each\n", Printable(options.out),
                tokens.size(), layers.size(), facts.top_k, facts.expert_count);

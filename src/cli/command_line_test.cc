@@ -257,7 +257,8 @@ TEST(ParseTokenIds, TakesCommasAndSpacesAndNamesWhatIsNoId) {
   EXPECT_EQ(ParseTokenIds("1,2, 3\n4").value(), (std::vector<uint32_t>{1, 2, 3, 4}));
   EXPECT_EQ(ParseTokenIds("[1,2]\n").value(), (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(ParseTokenIds("4294967295").value(), (std::vector<uint32_t>{4294967295u}));
-  for (const char* bad : {"", ",", "1,x", "-1", "1.5", "4294967296", "1e3"}) {
+  for (const char* bad :
+       {"", ",", "1,x", "-1", "1.5", "4294967296", "1e3", "1,,2", ",1", "1, ,2"}) {
     const auto tokens = ParseTokenIds(bad);
     ASSERT_FALSE(tokens) << bad;
     EXPECT_EQ(tokens.error().code(), ErrorCode::kInvalid);

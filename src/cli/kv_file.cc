@@ -1,6 +1,10 @@
 #include "cli/kv_file.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "io/atomic_file.h"
 
@@ -15,6 +19,12 @@ void KvFile::Define(Arguments& arguments) {
 Status KvFile::CheckPlace(const store::ModelFiles& files, const ModelOptions& options) const {
   if (!is_given()) return Ok();
   SMOE_TRY(io::CheckOutputPlace(*path_, true));
+  // It is replaced by a file beside it. Found out now, not when an answer is there to be kept.
+  const std::string folder = std::filesystem::path(*path_).parent_path().string();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
+    return Io("--kv-file: {}: nothing can be written into its folder: {}", *path_,
+              std::generic_category().message(errno));
+  }
   return CheckSparesModel(*path_, files, options, {});
 }
 

@@ -90,6 +90,27 @@ TEST(KvFile, OtherSettingsAndOtherFilesAreRefusedAndStayAsTheyAre) {
   EXPECT_EQ(RunForTest({"run", kModel, "-p", "A", "--kv-file", ""}).code, 2);
 }
 
+TEST(KvFile, IsNobodyElsesToRead) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  WriteText(file + ".partial", "of a run that was killed");  // with everybody's permissions
+  Answer("A cat.", file);
+  EXPECT_EQ(std::filesystem::status(file).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST(KvFile, AnAnswerIsPrintedThoughItsFileCannotBeWritten) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  std::filesystem::create_directory(file + ".partial");
+  const ProgramOutput output = RunForTest(RunArguments("A cat.", file));
+  EXPECT_EQ(output.code, 2);
+  EXPECT_THAT(output.err, HasSubstr("talk.kv.partial"));
+  const auto json = Json::Parse(output.out, "answer");
+  ASSERT_TRUE(json) << output.out;
+  EXPECT_NE(json->Find("text"), nullptr);
+}
+
 TEST(KvFile, AChatGoesOnWhereItWas) {
   const TestFolder folder;
   const std::string file = folder.Path("talk.kv");

@@ -10,6 +10,7 @@ namespace smoe::cli {
 Result<std::vector<uint32_t>> ParseTokenIds(const std::string& text) {
   std::vector<uint32_t> tokens;
   size_t begin = 0;
+  bool comma_is_due = false;  // a comma stands behind an id
   while (begin < text.size()) {
     const size_t end = std::min(text.find_first_of(", \n\t[]", begin), text.size());
     if (end > begin) {
@@ -22,6 +23,14 @@ Result<std::vector<uint32_t>> ParseTokenIds(const std::string& text) {
                        text.substr(begin, std::min<size_t>(end - begin, 40)));
       }
       tokens.push_back(id);
+      comma_is_due = true;
+    }
+    if (end < text.size() && text[end] == ',') {
+      if (!comma_is_due) {
+        return Invalid("tokens: no id before the comma at byte {}, expected ids such as 1,2,3",
+                       end);
+      }
+      comma_is_due = false;
     }
     begin = end + 1;
   }

@@ -166,6 +166,15 @@ class Divider {
   const uint64_t least_slots_;
 };
 
+// What to change, by what was asked for.
+std::string Remedies(const BudgetDemand& demand, const MemoryLimit& limit) {
+  std::string text =
+      limit.is_asked ? "raise --memory" : "free memory, raise the limit that is named";
+  if (demand.chunk_tokens > kChunkTokensMin) text += ", lower --chunk";
+  if (demand.context_tokens > kContextTokensMin) text += ", lower --context";
+  return text + ", or take a narrower --trunk-format";
+}
+
 Error TooSmall(const Divider& divider, const BudgetDemand& demand, const MemoryLimit& limit) {
   const Division least = divider.Least();
   const uint64_t slots = divider.least_slots();
@@ -181,9 +190,7 @@ Error TooSmall(const Divider& divider, const BudgetDemand& demand, const MemoryL
               SizeText(demand.scratch_bytes(least.chunk_tokens)), slots,
               SizeText(demand.slot_bytes), SizeText(divider.TableBytes(least, slots)),
               demand.reads_page_cache ? ", page cache " + SizeText(divider.PageCacheBytes()) : "",
-              limit.is_asked ? "raise --memory, or take a narrower --trunk-format"
-                             : "free memory, raise the limit that is named, or take a narrower "
-                               "--trunk-format")};
+              Remedies(demand, limit))};
 }
 
 void WriteLines(const Divider& divider, const BudgetDemand& demand, Budget* budget) {

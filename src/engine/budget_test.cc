@@ -1,5 +1,6 @@
 #include "engine/budget.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -173,6 +174,16 @@ TEST(DivideMemory, NamesTheSmallestSizeThatWorksAndThatSizeWorks) {
       EXPECT_EQ(size, 174u);  // 64 + 100 + 1/2 + 9, tables
     }
   }
+}
+
+TEST(DivideMemory, WhatWasAskedForIsNamedAmongTheRemedies) {
+  BudgetDemand demand = SmallModel();
+  demand.scratch_bytes = [](size_t chunk) { return chunk * kMiB; };
+  EXPECT_THAT(DivideAsked(demand, 100 * kMiB).error().message(),
+              testing::Not(testing::HasSubstr("--chunk")));
+  demand.chunk_tokens = 4294967295;
+  EXPECT_THAT(DivideAsked(demand, 4096 * kMiB).error().message(),
+              testing::HasSubstr("lower --chunk"));
 }
 
 TEST(DivideMemory, TakesTheUsersWordAndRefusesHalfAnExpert) {

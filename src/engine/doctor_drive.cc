@@ -120,6 +120,14 @@ Finding CheckDirectReads(const std::string& path) {
   if (const std::string file = HoldsModel(path) ? FileToRead(path) : ""; !file.empty()) {
     return DirectFinding(file, TryDirect(file));
   }
+  if (std::error_code ignored; fs::exists(path, ignored) && !IsFolder(path)) {
+    return {.severity = Severity::kProblem,
+            .subject = "direct reads",
+            .found = fmt::format("{}: a device, pipe or socket, expected a file or folder", path),
+            .meaning = "",
+            .remedy = "name a model, or a folder for models",
+            .blocks = ErrorCode::kInvalid};
+  }
   if (!IsFolder(path)) {
     return {.severity = Severity::kProblem,
             .subject = "direct reads",

@@ -149,6 +149,9 @@ TEST_F(Doctor, ADirectReadIsTriedAndLeavesNothingBehind) {
   const Finding missing = CheckDirectReads(folder + "/none.smoe");
   EXPECT_EQ(missing.blocks, ErrorCode::kInvalid);
   EXPECT_THAT(missing.found, HasSubstr("none.smoe"));
+  const Finding device = CheckDirectReads("/dev/null");
+  EXPECT_EQ(device.blocks, ErrorCode::kInvalid);
+  EXPECT_THAT(device.found, HasSubstr("/dev/null: a device, pipe or socket"));
 }
 
 TEST_F(Doctor, AModelIsDescribedAndWhatIsNoneBlocks) {

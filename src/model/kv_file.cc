@@ -1,7 +1,10 @@
 #include "model/kv_file.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
@@ -238,6 +241,10 @@ Status SaveKvFile(const std::string& path, const KvFileOwner& owner, const KvSha
   header.file_bytes = layout->file_bytes;
 
   SMOE_TRY_ASSIGN(io::AtomicFile out, io::AtomicFile::Open(path, {.overwrite = true}));
+  // A conversation is nobody else's to read, whatever the umask.
+  if (::fchmod(out.file().fd(), S_IRUSR | S_IWUSR) != 0) {
+    return Io("{}: making it private: {}", out.partial_path(), std::strerror(errno));
+  }
   SMOE_TRY(out.file().Reserve(header.file_bytes));
   ChecksumStream checksum;
   const std::vector<std::byte> front =
