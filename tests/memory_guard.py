@@ -4,6 +4,8 @@ says what it did, and gives the same tokens.
 
     memory_guard.py PROGRAM
 
+SMOE_GUARD_NEIGHBOUR=1 also lets another process of the group take what is free.
+
 Needs root and a memory cgroup of version 1 or 2 that may be made; otherwise exits with 77 (skipped)
 and says why.
 """
@@ -105,7 +107,11 @@ def main() -> None:
         model = pathlib.Path(folder) / "guarded.smoe"
         subprocess.run([program, "synth", str(shape), str(model)], check=True, capture_output=True)
         asked_too_much(program, model)
-        neighbour_takes_memory(program, model)
+        # Who is faster, the guard or the kernel's killer, depends on the machine: on request only.
+        if os.environ.get("SMOE_GUARD_NEIGHBOUR") == "1":
+            neighbour_takes_memory(program, model)
+        else:
+            print("skipped: a neighbour that takes memory; SMOE_GUARD_NEIGHBOUR=1 runs it")
 
 
 if __name__ == "__main__":
