@@ -17,10 +17,10 @@ struct SizeOption {
   std::optional<uint64_t>* value;
 };
 
-using OptionTarget = std::variant<bool*, std::string*, uint32_t*, uint64_t*, double*,
-                                  std::optional<std::string>*, std::optional<uint32_t>*,
-                                  std::optional<uint64_t>*, std::optional<double>*,
-                                  std::vector<std::string>*, SizeOption>;
+using OptionTarget =
+    std::variant<bool*, std::string*, uint32_t*, uint64_t*, double*, std::optional<std::string>*,
+                 std::optional<uint32_t>*, std::optional<uint64_t>*, std::optional<double>*,
+                 std::vector<std::string>*, SizeOption>;
 
 struct OptionInfo {
   std::string flags;  // "--tokens" or "-n,--count"; a positional's name has no dash
