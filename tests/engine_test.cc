@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine_for_test.h"
 #include "io/fake_read_queue.h"
 
 namespace smoe::engine {
@@ -34,37 +35,6 @@ Request MakeRequest(std::vector<uint32_t> prompt, size_t count) {
   request.prompt = std::move(prompt);
   request.token_count_max = count;
   return request;
-}
-
-struct Outcome {
-  std::vector<uint32_t> tokens;
-  std::optional<FinishReason> reason;
-  std::string error;
-};
-
-// Runs all requests to their end.
-std::map<uint64_t, Outcome> Finish(Engine& engine) {
-  std::map<uint64_t, Outcome> outcomes;
-  while (!engine.idle()) {
-    auto events = engine.Step();
-    if (!events) {
-      ADD_FAILURE() << events.error().message();
-      break;
-    }
-    for (const TokenEvent& event : *events) {
-      Outcome& outcome = outcomes[event.request_id];
-      if (event.token) outcome.tokens.push_back(*event.token);
-      if (event.finished) outcome.reason = *event.finished;
-      if (event.error) outcome.error = event.error->message();
-    }
-  }
-  return outcomes;
-}
-
-Outcome RunAlone(Engine& engine, Request request) {
-  const auto id = engine.Submit(std::move(request));
-  if (!id) return {{}, {}, id.error().message()};
-  return Finish(engine)[*id];
 }
 
 TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {

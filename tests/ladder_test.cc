@@ -38,10 +38,7 @@ void WarmUp(model::StreamedModel& streamed, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<double> worths(streamed.files.experts->expert_count());
   for (double& worth : worths) worth = static_cast<double>(random() % 1000) / 1000;
-  std::vector<store::ExpertId> ids;
-  for (const store::StoreLayer& layer : streamed.files.experts->layers()) {
-    for (uint32_t i = 0; i < layer.expert_count; ++i) ids.push_back({layer.layer_index, i});
-  }
+  std::vector<store::ExpertId> ids = store::AllExperts(*streamed.files.experts);
   std::shuffle(ids.begin(), ids.end(), random);
   streamed.cache->Recall(worths);
   streamed.cache->ReadWhenIdle(ids);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/engine_for_test.h"
 
 namespace smoe::engine {
 namespace {
@@ -49,16 +50,12 @@ Request MakeRequest(Tokens prompt, size_t count, bool shares_prefix = true) {
   return request;
 }
 
-std::map<uint64_t, Tokens> Finish(Engine& engine) {
+// None of them fails.
+std::map<uint64_t, Tokens> Answers(Engine& engine) {
   std::map<uint64_t, Tokens> answers;
-  while (!engine.idle()) {
-    auto events = engine.Step();
-    EXPECT_TRUE(events) << events.error().message();
-    if (!events) break;
-    for (const TokenEvent& event : *events) {
-      if (event.token) answers[event.request_id].push_back(*event.token);
-      EXPECT_FALSE(event.error) << event.error->message();
-    }
+  for (auto& [id, outcome] : Finish(engine)) {
+    EXPECT_EQ(outcome.error, "");
+    answers[id] = std::move(outcome.tokens);
   }
   return answers;
 }
@@ -72,7 +69,7 @@ Answer Answered(Engine& engine, Request request) {
   const uint64_t before = engine.stats().reused_token_count;
   const auto id = engine.Submit(std::move(request));
   EXPECT_TRUE(id) << id.error().message();
-  Tokens tokens = std::move(Finish(engine)[*id]);
+  Tokens tokens = std::move(Answers(engine)[*id]);
   return {std::move(tokens), engine.stats().reused_token_count - before};
 }
 
@@ -130,7 +127,7 @@ TEST(Prefix, RequestsThatRunTogetherShareWhatTheFirstComputes) {
     const Tokens prompt = Joined(system, Text(20 + i, 9));
     prompts[engine->Submit(MakeRequest(prompt, 12)).value()] = prompt;
   }
-  const auto answers = Finish(*engine);
+  const auto answers = Answers(*engine);
   for (const auto& [id, prompt] : prompts) EXPECT_EQ(answers.at(id), RunCold(prompt, 12)) << id;
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.prompt_token_count + stats.reused_token_count, 3u * 209);
@@ -159,7 +156,7 @@ TEST(Prefix, ACancelledRequestLeavesWhatItComputed) {
   const uint64_t id = engine->Submit(MakeRequest(prompt, 50)).value();
   ASSERT_TRUE(engine->Step());  // one chunk of 64, and the rows left for decoding
   engine->Cancel(id);
-  Finish(*engine);
+  Answers(*engine);
   const Answer answer = Answered(*engine, MakeRequest(prompt, 10));
   EXPECT_GE(answer.reused_count, 64u);
   EXPECT_LT(answer.reused_count, 70u);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/engine_for_test.h"
 #include "io/bad_sector_for_test.h"
 
 namespace smoe::engine {
@@ -16,11 +17,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-struct Outcome {
-  std::vector<uint32_t> tokens;
-  std::string error;
-};
 
 class ReadErrorTest : public testing::TestWithParam<io::ReadBackend> {
  protected:
@@ -49,28 +45,6 @@ class ReadErrorTest : public testing::TestWithParam<io::ReadBackend> {
     request.prompt = std::move(prompt);
     request.token_count_max = 2;
     return request;
-  }
-
-  static std::map<uint64_t, Outcome> Finish(Engine& engine) {
-    std::map<uint64_t, Outcome> outcomes;
-    while (!engine.idle()) {
-      auto events = engine.Step();
-      if (!events) {
-        ADD_FAILURE() << events.error().message();
-        break;
-      }
-      for (const TokenEvent& event : *events) {
-        Outcome& outcome = outcomes[event.request_id];
-        if (event.token) outcome.tokens.push_back(*event.token);
-        if (event.error) outcome.error = event.error->message();
-      }
-    }
-    return outcomes;
-  }
-
-  Outcome RunAlone(Engine& engine, const Request& request) {
-    const uint64_t id = engine.Submit(request).value();
-    return Finish(engine)[id];
   }
 
   std::set<uint64_t> offsets_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/engine_for_test.h"
 #include "io/fake_read_queue.h"
 #include "io/file.h"
 #include "io/read_choices.h"
@@ -68,28 +69,11 @@ class ReadSetupTest : public testing::Test {
         .setup;
   }
 
-  struct Outcome {
-    std::vector<uint32_t> tokens;
-    std::string error;
-  };
   static Outcome Run(Engine& engine) {
     Request request;
     request.prompt = {1, 2, 3, 400, 5, 60, 7, 8};
     request.token_count_max = 12;
-    EXPECT_TRUE(engine.Submit(request).has_value());
-    Outcome outcome;
-    while (!engine.idle()) {
-      auto events = engine.Step();
-      if (!events) {
-        ADD_FAILURE() << events.error().message();
-        break;
-      }
-      for (const TokenEvent& event : *events) {
-        if (event.token) outcome.tokens.push_back(*event.token);
-        if (event.error) outcome.error = event.error->message();
-      }
-    }
-    return outcome;
+    return RunAlone(engine, std::move(request));
   }
 
   std::string folder_;
