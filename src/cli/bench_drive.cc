@@ -9,6 +9,7 @@
 #include "base/memory_limits.h"
 #include "cli/commit.h"
 #include "cli/progress_bar.h"
+#include "cli/spread_json.h"
 #include "cli/version.h"
 #include "io/drive_bench.h"
 
@@ -39,8 +40,7 @@ Result<std::string> FileToRead(const std::string& path) {
 }
 
 std::string WayText(const io::DriveCell& cell) {
-  const bool is_ring = cell.setting.backend == io::ReadBackend::kUring;
-  std::string text = is_ring ? "uring" : "threads";
+  std::string text = io::ReadBackendName(cell.setting.backend);
   if (cell.registered) text += " registered";
   if (cell.setting.piece_bytes != 0) {
     text += fmt::format(" in {}", SizeText(cell.setting.piece_bytes));
@@ -78,13 +78,9 @@ void PrintReport(const io::DriveReport& report, const BenchDriveOptions& options
   }
 }
 
-Json SpreadJson(const Spread& spread) {
-  return Json().Set("min", spread.min).Set("median", spread.median).Set("max", spread.max);
-}
-
 Json CellJson(const io::DriveCell& cell) {
   Json json;
-  json.Set("backend", cell.setting.backend == io::ReadBackend::kUring ? "uring" : "threads")
+  json.Set("backend", io::ReadBackendName(cell.setting.backend))
       .Set("depth", cell.setting.depth)
       .Set("read_bytes", cell.read_bytes)
       .Set("piece_bytes", cell.setting.piece_bytes)

@@ -4,6 +4,7 @@
 
 #include "base/memory_limits.h"
 #include "cli/console.h"
+#include "cli/spread_json.h"
 
 namespace smoe::cli {
 
@@ -91,10 +92,6 @@ std::string PageCacheText(const MemoryBenchReport& report) {
   return report.is_direct ? "direct reads go past it"
                           : "reads go through it; the store was dropped from it before each "
                             "request, and may come from it within one";
-}
-
-Json SpreadJson(const Spread& spread) {
-  return Json().Set("min", spread.min).Set("median", spread.median).Set("max", spread.max);
 }
 
 Json PhaseJson(const PhaseFigures& figures, const std::string& limit) {

@@ -20,6 +20,7 @@
 #include "cli/model_options.h"
 #include "cli/profile_text.h"
 #include "cli/progress_bar.h"
+#include "cli/spread_json.h"
 #include "cli/version.h"
 #include "engine/benchmark.h"
 #include "engine/memory_bench.h"
@@ -167,10 +168,6 @@ void PrintReport(const BenchReport& report, const Options& options, Console& con
       "{}{}",
       ProfileText("decode, a token", report.decode, report.decoded_count, setup.thread_count),
       ProfileText("prefill, a prompt", report.prefill, report.options.rounds, setup.thread_count));
-}
-
-Json SpreadJson(const Spread& spread) {
-  return Json().Set("min", spread.min).Set("median", spread.median).Set("max", spread.max);
 }
 
 Json MemoryJson(const BenchReport& report) {

@@ -68,7 +68,7 @@ Json IdentityOf(const StoredModel& model, const ConvertOptions& options,
 Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
                       const ConvertOptions& options) {
   Plan plan;
-  plan.experts = AllExperts(*model.files.experts);
+  plan.experts = store::AllExperts(*model.files.experts);
   const store::ExpertStore& source = *model.files.experts;
   const TargetModel described{
       model.files.config,         model.files.facts, source.layers(), source.hidden_size(),

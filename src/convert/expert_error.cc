@@ -92,16 +92,6 @@ Status CheckSameShape(const ExpertStore& a, const ExpertStore& b) {
   return Ok();
 }
 
-std::vector<ExpertId> AllExperts(const ExpertStore& store) {
-  std::vector<ExpertId> ids;
-  for (const StoreLayer& layer : store.layers()) {
-    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      ids.push_back({layer.layer_index, expert});
-    }
-  }
-  return ids;
-}
-
 std::vector<LayerErrors> SumByLayer(const std::vector<ExpertId>& ids,
                                     const std::vector<ProjErrors>& errors) {
   std::vector<LayerErrors> layers;
@@ -138,7 +128,7 @@ Result<std::vector<LayerErrors>> CompareExperts(const store::ExpertStore& a,
                                                 const store::ExpertStore& b, uint32_t thread_count,
                                                 Progress& progress) {
   SMOE_TRY(CheckSameShape(a, b));
-  const std::vector<ExpertId> ids = AllExperts(a);
+  const std::vector<ExpertId> ids = store::AllExperts(a);
   uint64_t total_bytes = 0;
   for (const ExpertId id : ids) {
     total_bytes += a.Locate(id).read_bytes() + b.Locate(id).read_bytes();

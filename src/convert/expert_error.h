@@ -34,9 +34,6 @@ tensor::QuantisationError MatrixError(std::span<const float> a, std::span<const 
 //         expert, layers, experts of a layer.
 Status CheckSameShape(const store::ExpertStore& a, const store::ExpertStore& b);
 
-// All experts that a store has, layer by layer.
-std::vector<store::ExpertId> AllExperts(const store::ExpertStore& store);
-
 // Figures of single experts, in the order of `ids`, added up by layer.
 std::vector<LayerErrors> SumByLayer(const std::vector<store::ExpertId>& ids,
                                     const std::vector<ProjErrors>& errors);

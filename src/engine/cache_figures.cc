@@ -5,7 +5,7 @@ namespace smoe::engine {
 namespace {
 
 double ShareOfWanted(uint64_t count, const experts::CacheStats& stats, double of_none) {
-  const uint64_t wanted = stats.hit_count + stats.prefetch_hit_count + stats.miss_count;
+  const uint64_t wanted = stats.wanted_count();
   return wanted == 0 ? of_none : static_cast<double>(count) / static_cast<double>(wanted);
 }
 

@@ -23,11 +23,9 @@ constexpr int kDramReadings = 5;
 std::vector<io::ReadRange> DrawExperts(const store::ExpertStore& store) {
   std::vector<io::ReadRange> ranges;
   std::mt19937_64 random(std::random_device{}());
-  const auto layers = store.layers();
+  const std::vector<store::ExpertId> ids = store::AllExperts(store);
   for (size_t i = 0; i < kExpertsMax; ++i) {
-    const store::StoreLayer& layer = layers[random() % layers.size()];
-    const store::ExpertLocation location =
-        store.Locate({layer.layer_index, static_cast<uint32_t>(random() % layer.expert_count)});
+    const store::ExpertLocation location = store.Locate(ids[random() % ids.size()]);
     for (uint32_t e = 0; e < location.extent_count; ++e) {
       const store::ExpertExtent& extent = location.extents[e];
       ranges.push_back({.fd = extent.fd, .offset = extent.offset, .size = extent.size});
@@ -40,7 +38,7 @@ std::vector<io::ReadRange> DrawExperts(const store::ExpertStore& store) {
 
 Result<double> MeasureStoreReads(const store::ExpertStore& store, io::ReadBackend backend,
                                  double seconds) {
-  if (store.layers().empty()) return Invalid("{}: no layer with experts", store.path());
+  if (store.expert_count() == 0) return Invalid("{}: no layer with experts", store.path());
   if (!store.direct_io()) DropStoreFromPageCache(store);
   const std::vector<io::ReadRange> ranges = DrawExperts(store);
   SMOE_TRY_ASSIGN(auto queue, io::ReadQueue::Open(backend, {}));
@@ -69,11 +67,9 @@ Result<double> MeasureDram(size_t thread_count, uint64_t bytes) {
 
 void DropStoreFromPageCache(const store::ExpertStore& store) {
   std::set<int> fds;
-  for (const store::StoreLayer& layer : store.layers()) {
-    for (uint32_t i = 0; i < layer.expert_count; ++i) {
-      const store::ExpertLocation location = store.Locate({layer.layer_index, i});
-      for (uint32_t e = 0; e < location.extent_count; ++e) fds.insert(location.extents[e].fd);
-    }
+  for (const store::ExpertId id : store::AllExperts(store)) {
+    const store::ExpertLocation location = store.Locate(id);
+    for (uint32_t e = 0; e < location.extent_count; ++e) fds.insert(location.extents[e].fd);
   }
   for (const int fd : fds) (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 }

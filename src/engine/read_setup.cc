@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -22,16 +21,6 @@ namespace {
 
 constexpr size_t kProbeExperts = 256;
 
-store::ExpertId ExpertAt(const store::ExpertStore& store, uint32_t ordinal) {
-  for (const store::StoreLayer& layer : store.layers()) {
-    if (ordinal < layer.first_ordinal + layer.expert_count) {
-      return {layer.layer_index, ordinal - layer.first_ordinal};
-    }
-  }
-  SMOE_CHECK(false);
-  return {};
-}
-
 // Random experts of the store as ranges to read, and the files that were opened for that.
 struct ProbeInput {
   io::ProbeRanges ranges;
@@ -42,12 +31,11 @@ ProbeInput DrawExperts(const store::ExpertStore& store) {
   ProbeInput input;
   std::mt19937_64 random(std::random_device{}());
   const bool is_direct = store.direct_io();
-  std::vector<uint32_t> ordinals(store.expert_count());
-  std::iota(ordinals.begin(), ordinals.end(), 0);
-  std::shuffle(ordinals.begin(), ordinals.end(), random);
-  ordinals.resize(std::min(ordinals.size(), kProbeExperts));
-  for (const uint32_t ordinal : ordinals) {
-    const store::ExpertLocation location = store.Locate(ExpertAt(store, ordinal));
+  std::vector<store::ExpertId> ids = store::AllExperts(store);
+  std::shuffle(ids.begin(), ids.end(), random);
+  ids.resize(std::min(ids.size(), kProbeExperts));
+  for (const store::ExpertId id : ids) {
+    const store::ExpertLocation location = store.Locate(id);
     for (uint32_t part = 0; part < location.extent_count; ++part) {
       const store::ExpertExtent& extent = location.extents[part];
       const io::ReadRange range{extent.fd, extent.offset, extent.size};
@@ -76,10 +64,10 @@ io::DirectEvidence SeeDirect(const store::ExpertStore& store) {
   if (!store.direct_io()) return evidence;
   Result<AlignedBuffer> slot = AlignedBuffer::Create(store.slot_bytes(), "probe of direct reads");
   std::mt19937_64 random(std::random_device{}());
+  const std::vector<store::ExpertId> ids = store::AllExperts(store);
   evidence = io::DirectEvidence::kFlagOnly;
   for (int i = 0; slot && i < kTries && evidence == io::DirectEvidence::kFlagOnly; ++i) {
-    const auto ordinal = static_cast<uint32_t>(random() % store.expert_count());
-    const store::ExpertExtent extent = store.Locate(ExpertAt(store, ordinal)).extents[0];
+    const store::ExpertExtent extent = store.Locate(ids[random() % ids.size()]).extents[0];
     const auto seen =
         io::ProveDirectRead(extent.fd, extent.offset, slot->bytes().first(extent.size));
     // The engine's own read of that expert will say what is wrong, and to whom.
@@ -89,10 +77,7 @@ io::DirectEvidence SeeDirect(const store::ExpertStore& store) {
 }
 
 std::string KeyText(io::ReadBackend backend, bool is_direct) {
-  const char* const asked = backend == io::ReadBackend::kAuto    ? "auto"
-                            : backend == io::ReadBackend::kUring ? "uring"
-                                                                 : "threads";
-  return fmt::format("--io {}{}; {}", asked, is_direct ? "" : " --buffered",
+  return fmt::format("--io {}{}; {}", io::ReadBackendName(backend), is_direct ? "" : " --buffered",
                      MachineText(ReadMachine()));
 }
 
@@ -182,7 +167,7 @@ std::string ReadSetup::Text() const {
 
 Json ReadSetup::ToJson() const {
   Json json;
-  json.Set("backend", setting.backend == io::ReadBackend::kThreads ? "threads" : "uring")
+  json.Set("backend", io::ReadBackendName(setting.backend))
       .Set("depth", setting.depth)
       .Set("threads", setting.thread_count)
       .Set("piece_bytes", setting.piece_bytes)

@@ -12,22 +12,6 @@
 
 namespace smoe::engine {
 
-namespace {
-
-uint64_t WantedCount(const experts::CacheStats& stats) {
-  return stats.hit_count + stats.miss_count + stats.prefetch_hit_count;
-}
-
-std::vector<store::ExpertId> IdsByOrdinal(const store::ExpertStore& store) {
-  std::vector<store::ExpertId> ids;
-  for (const store::StoreLayer& layer : store.layers()) {
-    for (uint32_t i = 0; i < layer.expert_count; ++i) ids.push_back({layer.layer_index, i});
-  }
-  return ids;
-}
-
-}  // namespace
-
 WarmStart::WarmStart(experts::ExpertCache& cache, const store::ExpertStore& store, std::string path)
     : cache_(cache), store_(store), path_(std::move(path)) {
   Begin();
@@ -57,7 +41,7 @@ void WarmStart::Begin() {
       worths.begin(), worths.end(), [](double worth) { return worth >= kReadWorthMin; }));
   order.resize(std::min<size_t>(known, cache_.slot_count()));
 
-  const std::vector<store::ExpertId> ids = IdsByOrdinal(store_);
+  const std::vector<store::ExpertId> ids = store::AllExperts(store_);
   std::vector<store::ExpertId> likely;
   for (const uint32_t ordinal : order) likely.push_back(ids[ordinal]);
   cache_.ReadWhenIdle(likely);
@@ -74,7 +58,7 @@ void WarmStart::Look() {
 }
 
 void WarmStart::Keep() {
-  const uint64_t wanted_count = WantedCount(cache_.stats());
+  const uint64_t wanted_count = cache_.stats().wanted_count();
   if (wanted_count == kept_wanted_count_) return;
   kept_wanted_count_ = wanted_count;
   const Status kept = WriteHotSet(path_, cache_.LastingWorths());

@@ -52,6 +52,9 @@ struct CacheStats {           // counted since Create()
   // bytes that these would not have read. engine/memory_gauge.h makes a sentence of it.
   uint64_t gauge_miss_count = 0;
   uint64_t gauge_saved_bytes = 0;
+
+  // By all passes, whether they were there or not.
+  uint64_t wanted_count() const { return hit_count + prefetch_hit_count + miss_count; }
 };
 
 // An expert handed out by Next: pinned until Release.

@@ -17,14 +17,10 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
 
-const char* BackendText(ReadBackend backend) {
-  return backend == ReadBackend::kThreads ? "threads" : "uring";
-}
-
 Json ToJson(const std::string& key, const ReadSample& sample) {
   Json json;
   json.Set("for", key)
-      .Set("backend", BackendText(sample.setting.backend))
+      .Set("backend", ReadBackendName(sample.setting.backend))
       .Set("depth", sample.setting.depth)
       .Set("threads", sample.setting.thread_count)
       .Set("piece_bytes", sample.setting.piece_bytes)

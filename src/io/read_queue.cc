@@ -34,6 +34,18 @@ Status ReadQueue::RegisterMemory(MutableBytes memory) {
 
 Status ReadQueue::ForgetMemory() { return Ok(); }
 
+const char* ReadBackendName(ReadBackend backend) {
+  switch (backend) {
+    case ReadBackend::kAuto:
+      return "auto";
+    case ReadBackend::kUring:
+      return "uring";
+    case ReadBackend::kThreads:
+      return "threads";
+  }
+  return "";
+}
+
 Result<std::unique_ptr<ReadQueue>> ReadQueue::Open(ReadBackend backend, const Options& options) {
   if (backend == ReadBackend::kThreads) return OpenThreaded(options);
   Result<std::unique_ptr<ReadQueue>> ring = OpenUring(options);

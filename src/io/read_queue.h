@@ -32,6 +32,7 @@ inline constexpr uint32_t kReadDepthMax = 4096;
 inline constexpr uint32_t kReadThreadsMax = 256;
 
 enum class ReadBackend { kAuto, kUring, kThreads };
+const char* ReadBackendName(ReadBackend backend);  // "auto", "uring", "threads": --io takes these
 
 class ReadQueue {
  public:

@@ -20,4 +20,15 @@ std::optional<uint32_t> FindOrdinal(const ExpertStore& store, ExpertId id) {
   return at->first_ordinal + id.expert_index;
 }
 
+std::vector<ExpertId> AllExperts(const ExpertStore& store) {
+  std::vector<ExpertId> ids;
+  ids.reserve(store.expert_count());
+  for (const StoreLayer& layer : store.layers()) {
+    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
+      ids.push_back({layer.layer_index, expert});
+    }
+  }
+  return ids;
+}
+
 }  // namespace smoe::store

@@ -91,4 +91,7 @@ class ExpertStore {
 // Ordinal of an expert, or nullopt if the store has no such layer or expert. O(log layers).
 std::optional<uint32_t> FindOrdinal(const ExpertStore& store, ExpertId id);
 
+// Every expert, at its ordinal.
+std::vector<ExpertId> AllExperts(const ExpertStore& store);
+
 }  // namespace smoe::store

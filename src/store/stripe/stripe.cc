@@ -118,20 +118,18 @@ Result<Placement> PlaceExperts(const ExpertStore& store, std::span<const uint32_
   Placement placement;
   placement.part_bytes.assign(weights.size(), kPartHeaderBytes);
   placement.part_bytes[0] = 0;
-  for (const StoreLayer& layer : store.layers()) {
-    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, {layer.layer_index, expert}));
-      size_t part = 0;
-      for (size_t i = 0; i < weights.size(); ++i) {
-        turns[i] += weights[i];
-        if (turns[i] > turns[part]) part = i;
-      }
-      turns[part] -= sum;
-      const uint64_t bytes = RoundUp(extent.size, io::kDirectAlignment);
-      placement.places.push_back(
-          {static_cast<uint32_t>(part), part == 0 ? 0 : placement.part_bytes[part], bytes});
-      if (part != 0) placement.part_bytes[part] += bytes;
+  for (const ExpertId id : AllExperts(store)) {
+    SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, id));
+    size_t part = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      turns[i] += weights[i];
+      if (turns[i] > turns[part]) part = i;
     }
+    turns[part] -= sum;
+    const uint64_t bytes = RoundUp(extent.size, io::kDirectAlignment);
+    placement.places.push_back(
+        {static_cast<uint32_t>(part), part == 0 ? 0 : placement.part_bytes[part], bytes});
+    if (part != 0) placement.part_bytes[part] += bytes;
   }
   return placement;
 }

@@ -127,23 +127,21 @@ class Writer {
     const io::File& file = files_[index].file();
     ChecksumStream checksum;
     uint64_t handed_bytes = 0;
-    size_t ordinal = 0;
-    for (const StoreLayer& layer : store_.layers()) {
-      for (uint32_t expert = 0; expert < layer.expert_count; ++expert, ++ordinal) {
-        const Place& place = placement_.places[ordinal];
-        if (place.part != index + 1) continue;
-        if (has_failed_) return Ok();
-        const MutableBytes block = slot.bytes().first(place.bytes);
-        std::fill(block.begin(), block.end(), std::byte{0});
-        SMOE_TRY(ReadExpert(store_, {layer.layer_index, expert}, slot.bytes()));
-        checksum.Add(block);
-        SMOE_TRY(file.WriteAt(place.offset, block));
-        if (place.offset + place.bytes - handed_bytes >= kWritebackBytes) {
-          file.StartWriteback(handed_bytes, place.offset + place.bytes - handed_bytes);
-          handed_bytes = place.offset + place.bytes;
-        }
-        Advance(place.bytes);
+    const std::vector<ExpertId> ids = AllExperts(store_);
+    for (size_t ordinal = 0; ordinal < ids.size(); ++ordinal) {
+      const Place& place = placement_.places[ordinal];
+      if (place.part != index + 1) continue;
+      if (has_failed_) return Ok();
+      const MutableBytes block = slot.bytes().first(place.bytes);
+      std::fill(block.begin(), block.end(), std::byte{0});
+      SMOE_TRY(ReadExpert(store_, ids[ordinal], slot.bytes()));
+      checksum.Add(block);
+      SMOE_TRY(file.WriteAt(place.offset, block));
+      if (place.offset + place.bytes - handed_bytes >= kWritebackBytes) {
+        file.StartWriteback(handed_bytes, place.offset + place.bytes - handed_bytes);
+        handed_bytes = place.offset + place.bytes;
       }
+      Advance(place.bytes);
     }
     *body_checksum = checksum.Digest();
     return Ok();
@@ -259,11 +257,9 @@ Result<double> MeasureStore(const ExpertStore& store) {
   constexpr size_t kExperts = 256;
   std::mt19937_64 random(1);
   std::vector<io::ReadRange> ranges;
-  for (const StoreLayer& layer : store.layers()) {
-    for (uint32_t expert = 0; expert < layer.expert_count; ++expert) {
-      SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, {layer.layer_index, expert}));
-      ranges.push_back({extent.fd, extent.offset, extent.size});
-    }
+  for (const ExpertId id : AllExperts(store)) {
+    SMOE_TRY_ASSIGN(const ExpertExtent extent, OneExtent(store, id));
+    ranges.push_back({extent.fd, extent.offset, extent.size});
   }
   std::shuffle(ranges.begin(), ranges.end(), random);
   ranges.resize(std::min(ranges.size(), kExperts));

@@ -81,24 +81,22 @@ class StripedStore final : public ExpertStore {
     std::vector<bool> seen(stripe_.parts.size() + 1);
     SMOE_TRY_ASSIGN(AlignedBuffer own, AlignedBuffer::Create(slot_bytes(), "opening a stripe"));
     SMOE_TRY_ASSIGN(AlignedBuffer copy, AlignedBuffer::Create(slot_bytes(), "opening a stripe"));
-    size_t ordinal = 0;
-    for (const StoreLayer& layer : layers()) {
-      for (uint32_t expert = 0; expert < layer.expert_count; ++expert, ++ordinal) {
-        const Place& place = placement_.places[ordinal];
-        if (place.part == 0 || seen[place.part]) continue;
-        seen[place.part] = true;
-        const ExpertExtent extent = model_->Locate({layer.layer_index, expert}).extents[0];
-        const MutableBytes expected = own.bytes().first(extent.size);
-        const MutableBytes found = copy.bytes().first(place.bytes);
-        SMOE_TRY(io::ReadFd(extent.fd, model_->path(), extent.offset, expected));
-        SMOE_TRY(files_[place.part - 1].ReadAt(place.offset, found));
-        if (std::equal(expected.begin(), expected.end(), found.begin())) continue;
-        return Corrupt(
-            "{}: layer {}, expert {} at byte {} differs from that of {}: a part of another model, "
-            "or one of the two was changed; stripe the model again",
-            PartName(stripe_, place.part - 1), layer.layer_index, expert, place.offset,
-            stripe_.model);
-      }
+    const std::vector<ExpertId> ids = AllExperts(*this);
+    for (size_t ordinal = 0; ordinal < ids.size(); ++ordinal) {
+      const Place& place = placement_.places[ordinal];
+      if (place.part == 0 || seen[place.part]) continue;
+      seen[place.part] = true;
+      const ExpertExtent extent = model_->Locate(ids[ordinal]).extents[0];
+      const MutableBytes expected = own.bytes().first(extent.size);
+      const MutableBytes found = copy.bytes().first(place.bytes);
+      SMOE_TRY(io::ReadFd(extent.fd, model_->path(), extent.offset, expected));
+      SMOE_TRY(files_[place.part - 1].ReadAt(place.offset, found));
+      if (std::equal(expected.begin(), expected.end(), found.begin())) continue;
+      return Corrupt(
+          "{}: layer {}, expert {} at byte {} differs from that of {}: a part of another model, "
+          "or one of the two was changed; stripe the model again",
+          PartName(stripe_, place.part - 1), ids[ordinal].layer_index, ids[ordinal].expert_index,
+          place.offset, stripe_.model);
     }
     return Ok();
   }

@@ -285,6 +285,7 @@ TEST_F(AnnexTest, AdmitsGoodSlotsAndNamesTheDamagedExpertEachTime) {
   for (const uint32_t i : {0U, 1U, 2U, 3U, 3U}) {
     const ExpertId id{i / 2, i % 2};
     EXPECT_EQ(FindOrdinal(**store, id), i);
+    EXPECT_EQ(AllExperts(**store)[i], id);
     const ExpertLocation location = (*store)->Locate(id);
     ASSERT_EQ(location.extent_count, 1u);
     std::string slot = content.substr(location.extents[0].offset, location.extents[0].size);
