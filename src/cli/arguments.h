@@ -12,7 +12,7 @@
 
 namespace smoe::cli {
 
-// "4GiB", "512M" or plain bytes.
+// "4GiB", "1.5GB" or plain bytes: cli/size.h.
 struct SizeOption {
   std::optional<uint64_t>* value;
 };

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "cli/command.h"
+#include "cli/size.h"
 #include "cli/version.h"
 
 namespace smoe::cli {
@@ -35,11 +36,12 @@ std::string CheckNumber(const std::string& text) {
   }
 }
 
-std::string CheckSize(const std::string& text) {
-  uint64_t value = 0;
-  const auto [unit, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc()) return "";
-  return fmt::format("\"{}\", expected a size such as 4GiB, 512M or a number of bytes", text);
+// Puts the number of bytes in the text's place.
+std::string TakeSize(std::string& text) {
+  const Result<uint64_t> size = ParseSize(text);
+  if (!size) return size.error().message();
+  text = fmt::format("{}", *size);
+  return "";
 }
 
 template <class T>
@@ -60,10 +62,8 @@ struct OptionAdder {
     return app.add_flag(option.flags, *value, option.help);
   }
   CLI::Option* operator()(const SizeOption& size) const {
-    // Powers of 1024 whatever the spelling: "4GB" and "4GiB" are the same here.
     return app.add_option(option.flags, *size.value, option.help)
-        ->transform(CLI::AsSizeValue(false))
-        ->transform(CLI::Validator([](std::string& text) { return CheckSize(text); }, ""));
+        ->transform(CLI::Validator(TakeSize, ""));
   }
   template <class T>
   CLI::Option* operator()(T* value) const {

@@ -137,7 +137,7 @@ TEST(CommandLine, NumbersAreNeitherWrappedNorCutNorMadeUp) {
       {"--context", {"", "-1", "18446744073709551616", "1GiB", "nan"}},
       {"--cache-experts", {"", "-1", "4294967296"}},
       {"--seed", {"", "-1", "18446744073709551616"}},
-      {"--cache", {"", "-1", "18446744073709551616", "16EiB", "GiB", "nan"}},
+      {"--cache", {"", "-1", "18446744073709551616", "16384PiB", "GiB", "nan", "0.5", "1.3GiB"}},
       {"--temperature", {"", "nan", "inf", "-inf", "1e999", "0x10", "1,5"}},
       {"--top-p", {"", "nan"}},
   };
@@ -149,6 +149,8 @@ TEST(CommandLine, NumbersAreNeitherWrappedNorCutNorMadeUp) {
       EXPECT_THAT(output.err, HasSubstr("Try: smoe run --help")) << option << " " << value;
     }
   }
+  EXPECT_THAT(RunForTest({"run", "x.smoe", "--memory", "1.5XB"}).err,
+              HasSubstr("--memory: \"1.5XB\", expected a size such as 4GiB"));
   EXPECT_THAT(RunForTest({"run", "x.smoe", "--threads", "-1"}).err,
               HasSubstr("--threads: \"-1\", expected a whole number from 0 to 4294967295"));
 }
