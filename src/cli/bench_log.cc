@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "engine/cache_figures.h"
 #include "io/file.h"
 
 namespace smoe::cli {
@@ -44,12 +45,15 @@ std::string Row(const std::vector<std::string>& fields) {
   return row;
 }
 
+std::string CacheText(const engine::EngineSetup& setup, double hits, double foreseen) {
+  return fmt::format("{} of {} experts, {:.1f} % hits, {:.1f} % ahead", setup.slot_count,
+                     setup.expert_count, 100 * hits, 100 * foreseen);
+}
+
 std::string CacheText(const engine::BenchReport& report) {
   if (report.setup.is_resident()) return "all experts";
-  const double asked = static_cast<double>(report.cache.hit_count + report.cache.miss_count);
-  return fmt::format("{} of {} experts, {:.1f} % hits", report.setup.slot_count,
-                     report.setup.expert_count,
-                     asked == 0 ? 0 : 100 * static_cast<double>(report.cache.hit_count) / asked);
+  return CacheText(report.setup, engine::HitShare(report.cache),
+                   engine::ForeseenShare(report.cache));
 }
 
 std::string ModelText(const engine::EngineSetup& setup) {
@@ -157,8 +161,7 @@ Status BenchLog::Append(const engine::MemoryBenchReport& report, const std::stri
           machine,
           ModelText(setup),
           command,
-          fmt::format("{} of {} experts, {:.1f} % hits, {:.1f} % ahead", setup.slot_count,
-                      setup.expert_count, 100 * figures.HitShare(), 100 * figures.ForeseenShare()),
+          CacheText(setup, figures.HitShare(), figures.ForeseenShare()),
           fmt::format("{}", bench.rounds)};
       for (std::string& figure : Figures(figures.TokensPerSecond())) fields.push_back(figure);
       const Spread share = figures.Share();

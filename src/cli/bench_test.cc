@@ -85,6 +85,7 @@ TEST(Bench, ACacheThatIsTooSmallIsSaidAndItsReadsAreCounted) {
   const ProgramOutput output = RunForTest(arguments);
   ASSERT_EQ(output.code, 0) << output.err;
   EXPECT_THAT(output.out, HasSubstr("so the drive is measured too"));
+  EXPECT_THAT(output.out, HasSubstr("% in memory by themselves, "));
   std::vector<std::string> as_json = arguments;
   as_json.push_back("--json");
   const Json json = Parsed(RunForTest(as_json));
@@ -92,6 +93,28 @@ TEST(Bench, ACacheThatIsTooSmallIsSaidAndItsReadsAreCounted) {
   EXPECT_FALSE(run.Find("resident")->AsBool().value_or(true));
   EXPECT_GT(Number(run, {"expert_misses"}), 0);
   EXPECT_GT(Number(run, {"read_bytes"}), 0);
+  // The three kinds are all that was wanted, and the shares are of that.
+  const double hits = Number(run, {"expert_hits"});
+  const double ahead = Number(run, {"expert_read_ahead_in_time"});
+  const double wanted = hits + ahead + Number(run, {"expert_misses"});
+  EXPECT_DOUBLE_EQ(Number(run, {"hit_share"}), hits / wanted);
+  EXPECT_DOUBLE_EQ(Number(run, {"read_ahead_share"}), ahead / wanted);
+}
+
+TEST(Bench, TheLogCountsHitsAsStatsDo) {
+  const TestFolder folder;
+  engine::BenchReport report;
+  report.setup.model_path = "model";
+  report.setup.slot_count = 5;
+  report.setup.expert_count = 10;
+  report.cache.hit_count = 70;
+  report.cache.prefetch_hit_count = 10;
+  report.cache.miss_count = 20;
+  auto log = BenchLog::Open(folder.Path("log.tsv"));
+  ASSERT_TRUE(log);
+  ASSERT_TRUE(log->Append(report, "commit", "machine"));
+  EXPECT_THAT(io::ReadWholeFile(folder.Path("log.tsv"), 100000).value_or(""),
+              HasSubstr("\t5 of 10 experts, 70.0 % hits, 10.0 % ahead\t"));
 }
 
 TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
@@ -105,7 +128,7 @@ TEST(Bench, ValuesOutOfRangeAreNamedByTheirFlag) {
       {{"--threads", "0"}, "--threads: \"0\", expected"},
       {{"--threads", "1,"}, "--threads: \"1,\", expected"},
       {{"--threads", "1,x"}, "--threads: \"1,x\", expected"},
-      {{"--memory", "1G,x"}, "--memory: \"1G,x\", expected"},
+      {{"--memory", "1G,x"}, "--memory: \"x\", expected"},
       {{"--memory", "1G", "--threads", "1,2"}, "--threads: 2 numbers, with --memory one"},
       {{"--memory", "1G", "--profile"}, "--profile: goes without --memory"},
       {{"--threads", "1025"}, "threads: 1025, expected 1 to"},

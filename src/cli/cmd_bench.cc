@@ -23,6 +23,7 @@
 #include "cli/spread_json.h"
 #include "cli/version.h"
 #include "engine/benchmark.h"
+#include "engine/cache_figures.h"
 #include "engine/memory_bench.h"
 
 namespace smoe::cli {
@@ -90,13 +91,13 @@ std::string ExpertsText(const BenchReport& report) {
   if (setup.is_resident() && report.cache.miss_count == 0) {
     return fmt::format("all {} in memory", setup.expert_count);
   }
-  const double asked = static_cast<double>(report.cache.hit_count + report.cache.miss_count);
   const double tokens = static_cast<double>(report.decoded_count + report.prompted_count);
   return fmt::format(
-      "{} of {} in memory, so the drive is measured too: {:.1f} % hits, {} read a token, "
-      "{:.1f} % of the time waiting",
-      setup.slot_count, setup.expert_count,
-      asked == 0 ? 0 : 100 * static_cast<double>(report.cache.hit_count) / asked,
+      "{} of {} in memory, so the drive is measured too: {:.1f} % in memory by themselves, {:.1f} "
+      "% "
+      "read in time, {} read a token, {:.1f} % of the time waiting",
+      setup.slot_count, setup.expert_count, 100 * engine::HitShare(report.cache),
+      100 * engine::ForeseenShare(report.cache),
       SizeText(static_cast<uint64_t>(static_cast<double>(report.cache.read_bytes) / tokens)),
       100 * static_cast<double>(report.cache.wait_ns) /
           static_cast<double>(report.prefill.wall_ns + report.decode.wall_ns));
@@ -216,6 +217,9 @@ Json ReportJson(const BenchReport& report, const Options& options) {
       .Set("resident", setup.is_resident())
       .Set("expert_hits", report.cache.hit_count)
       .Set("expert_misses", report.cache.miss_count)
+      .Set("expert_read_ahead_in_time", report.cache.prefetch_hit_count)
+      .Set("hit_share", engine::HitShare(report.cache))
+      .Set("read_ahead_share", engine::ForeseenShare(report.cache))
       .Set("read_bytes", report.cache.read_bytes)
       .Set("wait_seconds", 1e-9 * static_cast<double>(report.cache.wait_ns))
       .Set("memory_bytes_per_second", MemoryJson(report))

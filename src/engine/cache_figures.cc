@@ -1,8 +1,25 @@
 #include "engine/cache_figures.h"
 
+#include <iterator>
+
 namespace smoe::engine {
 
 namespace {
+
+using experts::CacheStats;
+using Counter = uint64_t CacheStats::*;
+
+constexpr Counter kCounters[] = {
+    &CacheStats::hit_count,           &CacheStats::miss_count,
+    &CacheStats::failed_count,        &CacheStats::reread_count,
+    &CacheStats::read_bytes,          &CacheStats::wait_ns,
+    &CacheStats::prefetch_count,      &CacheStats::prefetch_hit_count,
+    &CacheStats::prefetch_used_count, &CacheStats::prefetch_wasted_count,
+    &CacheStats::idle_count,          &CacheStats::idle_used_count,
+    &CacheStats::idle_wasted_count,   &CacheStats::gauge_miss_count,
+    &CacheStats::gauge_saved_bytes};
+static_assert(sizeof(CacheStats) == std::size(kCounters) * sizeof(uint64_t),
+              "a counter is missing");
 
 double ShareOfWanted(uint64_t count, const experts::CacheStats& stats, double of_none) {
   const uint64_t wanted = stats.wanted_count();
@@ -13,21 +30,15 @@ double ShareOfWanted(uint64_t count, const experts::CacheStats& stats, double of
 
 experts::CacheStats CacheSince(const experts::CacheStats& before,
                                const experts::CacheStats& after) {
-  return {.hit_count = after.hit_count - before.hit_count,
-          .miss_count = after.miss_count - before.miss_count,
-          .failed_count = after.failed_count - before.failed_count,
-          .reread_count = after.reread_count - before.reread_count,
-          .read_bytes = after.read_bytes - before.read_bytes,
-          .wait_ns = after.wait_ns - before.wait_ns,
-          .prefetch_count = after.prefetch_count - before.prefetch_count,
-          .prefetch_hit_count = after.prefetch_hit_count - before.prefetch_hit_count,
-          .prefetch_used_count = after.prefetch_used_count - before.prefetch_used_count,
-          .prefetch_wasted_count = after.prefetch_wasted_count - before.prefetch_wasted_count,
-          .idle_count = after.idle_count - before.idle_count,
-          .idle_used_count = after.idle_used_count - before.idle_used_count,
-          .idle_wasted_count = after.idle_wasted_count - before.idle_wasted_count,
-          .gauge_miss_count = after.gauge_miss_count - before.gauge_miss_count,
-          .gauge_saved_bytes = after.gauge_saved_bytes - before.gauge_saved_bytes};
+  experts::CacheStats since;
+  for (const Counter counter : kCounters) since.*counter = after.*counter - before.*counter;
+  return since;
+}
+
+experts::CacheStats CacheSum(const experts::CacheStats& one, const experts::CacheStats& other) {
+  experts::CacheStats sum;
+  for (const Counter counter : kCounters) sum.*counter = one.*counter + other.*counter;
+  return sum;
 }
 
 double Over(double value, double by) { return by > 0 ? value / by : 0; }

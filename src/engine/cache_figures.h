@@ -8,6 +8,9 @@ namespace smoe::engine {
 // Every counter's growth.
 experts::CacheStats CacheSince(const experts::CacheStats& before, const experts::CacheStats& after);
 
+// Every counter of both.
+experts::CacheStats CacheSum(const experts::CacheStats& one, const experts::CacheStats& other);
+
 // Of all experts that passes wanted, 1 if none was: those that were in memory by themselves; and
 // those that were there because they had been read ahead.
 double HitShare(const experts::CacheStats& stats);

@@ -23,11 +23,10 @@ Spread SpreadBy(const std::vector<PhaseRun>& runs, auto figure) {
   return SpreadOf(std::move(values));
 }
 
-double OfWanted(const std::vector<PhaseRun>& runs, auto count, double of_none) {
-  const double wanted = Sum(runs, [](const PhaseRun& run) {
-    return run.hit_count + run.foreseen_count + run.miss_count;
-  });
-  return wanted == 0 ? of_none : Sum(runs, count) / wanted;
+experts::CacheStats CacheOf(const std::vector<PhaseRun>& runs) {
+  experts::CacheStats sum;
+  for (const PhaseRun& run : runs) sum = CacheSum(sum, run.cache);
+  return sum;
 }
 
 // What happened between two looks at an engine.
@@ -36,12 +35,8 @@ PhaseRun RunBetween(const EngineStats& before, const EngineStats& after, double 
   const experts::CacheStats cache = CacheSince(before.cache, after.cache);
   return {.seconds = seconds,
           .token_count = token_count,
-          .hit_count = cache.hit_count,
-          .foreseen_count = cache.prefetch_hit_count,
-          .miss_count = cache.miss_count,
-          .read_bytes = cache.read_bytes,
-          .needed_bytes = (cache.miss_count + cache.prefetch_hit_count) * expert_bytes,
-          .wait_seconds = 1e-9 * static_cast<double>(cache.wait_ns)};
+          .cache = cache,
+          .needed_bytes = (cache.miss_count + cache.prefetch_hit_count) * expert_bytes};
 }
 
 // One request on one engine.
@@ -219,7 +214,7 @@ Spread PhaseFigures::TokensPerSecond() const {
 
 Spread PhaseFigures::DriveRate() const {
   return SpreadBy(runs, [](const PhaseRun& run) {
-    return Over(static_cast<double>(run.read_bytes), run.seconds);
+    return Over(static_cast<double>(run.cache.read_bytes), run.seconds);
   });
 }
 
@@ -233,23 +228,17 @@ Spread PhaseFigures::Share() const {
   return SpreadBy(runs, [](const PhaseRun& run) { return run.Share(); });
 }
 
-double PhaseFigures::HitShare() const {
-  return OfWanted(
-      runs, [](const PhaseRun& run) { return run.hit_count; }, 1);
-}
+double PhaseFigures::HitShare() const { return engine::HitShare(CacheOf(runs)); }
 
-double PhaseFigures::ForeseenShare() const {
-  return OfWanted(
-      runs, [](const PhaseRun& run) { return run.foreseen_count; }, 0);
-}
+double PhaseFigures::ForeseenShare() const { return engine::ForeseenShare(CacheOf(runs)); }
 
 double PhaseFigures::WaitShare() const {
-  return Over(Sum(runs, [](const PhaseRun& run) { return run.wait_seconds; }),
+  return Over(1e-9 * static_cast<double>(CacheOf(runs).wait_ns),
               Sum(runs, [](const PhaseRun& run) { return run.seconds; }));
 }
 
 double PhaseFigures::ReadBytesPerToken() const {
-  return Over(Sum(runs, [](const PhaseRun& run) { return run.read_bytes; }),
+  return Over(static_cast<double>(CacheOf(runs).read_bytes),
               Sum(runs, [](const PhaseRun& run) { return run.token_count; }));
 }
 

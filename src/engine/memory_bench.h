@@ -43,12 +43,8 @@ struct MemoryBenchOptions {
 struct PhaseRun {
   double seconds = 0;
   uint64_t token_count = 0;
-  uint64_t hit_count = 0;       // in memory, and not because of a prefetch
-  uint64_t foreseen_count = 0;  // in memory because of one
-  uint64_t miss_count = 0;
-  uint64_t read_bytes = 0;
+  experts::CacheStats cache;  // of this phase alone
   uint64_t needed_bytes = 0;
-  double wait_seconds = 0;   // nothing to compute until the drive had delivered
   double drive_seconds = 0;  // that the needed bytes take by the rates of the round
   double other_seconds = 0;  // that memory (decode), or arithmetic (prefill; 0: not known) takes
 

@@ -12,12 +12,12 @@ namespace {
 PhaseRun ARun() {
   return {.seconds = 2,
           .token_count = 4,
-          .hit_count = 70,
-          .foreseen_count = 10,
-          .miss_count = 20,
-          .read_bytes = 4000,
+          .cache = {.hit_count = 70,
+                    .miss_count = 20,
+                    .read_bytes = 4000,
+                    .wait_ns = 500'000'000,
+                    .prefetch_hit_count = 10},
           .needed_bytes = 3000,
-          .wait_seconds = 0.5,
           .drive_seconds = 1,
           .other_seconds = 0.5};
 }
@@ -69,6 +69,10 @@ TEST(CacheFigures, SharesAreOfAllThatWasWanted) {
   const experts::CacheStats since = CacheSince(before, after);
   EXPECT_DOUBLE_EQ(HitShare(since), 0.7);
   EXPECT_DOUBLE_EQ(ForeseenShare(since), 0.1);
+  const experts::CacheStats twice = CacheSum(since, since);
+  EXPECT_EQ(twice.hit_count, 140u);
+  EXPECT_EQ(twice.wanted_count(), 200u);
+  EXPECT_DOUBLE_EQ(HitShare(twice), 0.7);
   EXPECT_DOUBLE_EQ(HitShare({}), 1);
   EXPECT_DOUBLE_EQ(ForeseenShare({}), 0);
 }
