@@ -16,10 +16,13 @@ namespace smoe::engine {
 
 struct ReadSetup {
   io::ReadSetting setting;
+  // Reads that may wait in the queue, where a prompt knows more of them than setting.depth. Guesses
+  // that may be wrong are asked for setting.depth at once.
+  uint32_t queue_room = 0;
   io::DirectEvidence evidence = io::DirectEvidence::kBuffered;
   io::ReadRate rate;   // of the probe, now or in an earlier run; no bytes: none was made
   std::string reason;  // "probed in 0.29 s: ..."; "all experts fit memory: not probed"
-  // "uring, depth 64, whole, direct, verified".
+  // "uring, depth 4, whole, direct, verified; room for 64".
   std::string Text() const;
   Json ToJson() const;
 };

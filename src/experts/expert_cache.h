@@ -23,6 +23,7 @@
 
 #include "base/memory.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "experts/eviction.h"
 #include "io/read_queue.h"
 #include "store/expert_store.h"
@@ -87,6 +88,12 @@ class ExpertCache {
  public:
   struct Options {
     uint32_t slot_count = 0;  // at least 1; more than the store has experts is cut to that
+    // Guesses are read so many at once, however many more reads the queue has room for: one that
+    // is wrong stands before reads on demand. 0: as many as there is room for.
+    uint32_t guess_depth = 0;
+    // Of reads that end together the bytes are looked at side by side; null: one after the other.
+    // Borrowed; used in calls of the cache only.
+    ThreadPool* pool = nullptr;
     Eviction eviction = Eviction::kFrequency;
   };
   // Beside the cache a shadow of it is kept that has this much more memory.

@@ -41,7 +41,9 @@ class Simulation {
     options.damage = [this](const io::ReadRequest& request) { Damage(request); };
     queue_ = io::MakeFakeReadQueue(options);
     const uint32_t slots = static_cast<uint32_t>(1 + Draw(store.expert_count() + 2));
-    cache_ = std::move(*ExpertCache::Create(store, *queue_, {.slot_count = slots}));
+    const auto guess_depth = static_cast<uint32_t>(Draw(4));
+    cache_ = std::move(
+        *ExpertCache::Create(store, *queue_, {.slot_count = slots, .guess_depth = guess_depth}));
   }
   // Reads under way call Fault and Damage until the cache has gone.
   ~Simulation() { cache_.reset(); }

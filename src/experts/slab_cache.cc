@@ -30,6 +30,8 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
       queue_(queue),
       slot_bytes_(store.slot_bytes()),
       slab_(std::move(slab)),
+      pool_(options.pool),
+      guess_depth_(options.guess_depth == 0 ? queue.free_count() : options.guess_depth),
       slots_(options.slot_count),
       limit_(options.slot_count),
       slot_of_(store.expert_count(), kNoSlot),
@@ -46,6 +48,8 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
   likely_.reserve(store.expert_count());
   idle_.reserve(store.expert_count());
   prefetched_.reserve(slots_.size());
+  arrived_.reserve(slots_.size());
+  admitted_.resize(done_.size());
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) free_.PushBack(slot);
 }
 
@@ -172,7 +176,7 @@ Status SlabCache::Abandon() {
   while (!starting_.empty()) {
     const uint32_t slot = starting_.PopFront();
     slots_[slot].read_error = ECANCELED;
-    if (slots_[slot].is_complete()) Finish(slot);
+    if (slots_[slot].is_complete()) Finish(slot, Ok());
   }
   while (in_flight_count_ > 0) SMOE_TRY(ReapReads(1));
   while (!ready_.empty()) {

@@ -115,7 +115,8 @@ class SlabCache final : public ExpertCache {
   Status PushExtents();
   Status ReapReads(size_t done_min);
   void Land(const io::ReadDone& done);
-  void Finish(uint32_t slot);
+  void AdmitArrived();
+  void Finish(uint32_t slot, Status admitted);
   bool RetryBuffered(uint32_t slot);
   bool ReadOnceMore(uint32_t slot, const Error& error);
   void SayDamage(uint32_t slot, bool is_right_now);
@@ -128,6 +129,8 @@ class SlabCache final : public ExpertCache {
   AlignedBuffer slab_;
   std::unique_ptr<PageFiller> filler_;  // of slab_; null: none
   uint64_t ahead_bytes_ = 0;
+  ThreadPool* const pool_;
+  const uint32_t guess_depth_;
   uint64_t used_bytes_ = 0;  // up to the last slot that ever was read into
   Slots slots_;
   uint32_t limit_;                 // slots from here on are free, in no list, and have no memory
@@ -160,6 +163,8 @@ class SlabCache final : public ExpertCache {
   uint32_t pinned_count_ = 0;
   uint32_t in_flight_count_ = 0;
   std::vector<io::ReadDone> done_;
+  std::vector<uint32_t> arrived_;  // slots whose reads have all ended, while ReapReads runs
+  std::vector<Status> admitted_;   // beside arrived_
   std::optional<Error> queue_error_;
   CacheStats stats_;
 };

@@ -23,7 +23,8 @@ void SlabCache::Prefetch(std::span<const store::ExpertId> likely, bool yields) {
 
 // The next of likely_ that is not in memory. False if there is none, or no slot for it.
 bool SlabCache::StartNextPrefetch() {
-  if (likely_yields_ && left_count_ > ready_.size()) return false;
+  const bool is_in_the_way = left_count_ > ready_.size() || in_flight_count_ >= guess_depth_;
+  if (likely_yields_ && is_in_the_way) return false;
   // Half of the slots at most: the pass after the next one shall not find all of them new.
   if (prefetched_.size() >= limit_ / 2) return false;
   for (; likely_begin_ < likely_.size(); ++likely_begin_) {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -121,7 +122,25 @@ Status SlabCache::ReapReads(size_t done_min) {
     return Unexpected(std::move(count.error()));
   }
   for (size_t i = 0; i < *count; ++i) Land(done_[i]);
+  AdmitArrived();
   return Ok();
+}
+
+// The look at the bytes is a pass over all of them, which the drive may outrun.
+void SlabCache::AdmitArrived() {
+  const auto admit = [this](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const Slot& slot = slots_[arrived_[i]];
+      admitted_[i] = slot.read_error == 0 ? store_.Admit(slot.id, SlotBytes(arrived_[i])) : Ok();
+    }
+  };
+  if (pool_ != nullptr) {
+    pool_->ParallelFor(arrived_.size(), 1, std::ref(admit));
+  } else {
+    admit(0, arrived_.size());
+  }
+  for (size_t i = 0; i < arrived_.size(); ++i) Finish(arrived_[i], std::move(admitted_[i]));
+  arrived_.clear();
 }
 
 void SlabCache::Land(const io::ReadDone& done) {
@@ -135,15 +154,14 @@ void SlabCache::Land(const io::ReadDone& done) {
     // The rest of a lost expert is not worth reading.
     if (starting_.Holds(slot)) starting_.Remove(slot);
   }
-  if (loading.is_complete()) Finish(slot);
+  if (loading.is_complete()) arrived_.push_back(slot);
 }
 
-// No read into the slot is in flight any more.
-void SlabCache::Finish(uint32_t slot) {
+// No read into the slot is in flight any more. `admitted` is of what was read, if it was.
+void SlabCache::Finish(uint32_t slot, Status admitted) {
   Slot& loaded = slots_[slot];
   if (loaded.read_error == 0) {
     stats_.read_bytes += loaded.location.read_bytes();
-    Status admitted = store_.Admit(loaded.id, SlotBytes(slot));
     if (!admitted && ReadOnceMore(slot, admitted.error())) return;
     if (loaded.first_damage) SayDamage(slot, admitted.has_value());
     if (!admitted) loaded.error = std::move(admitted.error());

@@ -19,6 +19,11 @@ constexpr uint64_t kPieceBytes = uint64_t{512} << 10;
 
 }  // namespace
 
+ReadQueue::Options ReadSetting::options(uint32_t room) const {
+  return {std::max(depth, room), piece_bytes == 0 ? std::min(thread_count, depth) : thread_count,
+          piece_bytes};
+}
+
 std::string ReadSetting::Text() const {
   const bool is_threaded = backend == ReadBackend::kThreads;
   return fmt::format(

@@ -22,6 +22,9 @@ struct ReadSetting {
   friend bool operator==(const ReadSetting&, const ReadSetting&) = default;
 
   ReadQueue::Options options() const { return {depth, thread_count, piece_bytes}; }
+  // Of a queue in which at least `room` reads may wait: whoever knows what is wanted next need not
+  // come by whenever one ends. No more threads read for that.
+  ReadQueue::Options options(uint32_t room) const;
   // "uring, depth 64, whole, direct"; "threads x 8, pieces of 512 KiB, buffered".
   std::string Text() const;
 };

@@ -44,6 +44,17 @@ TEST(ChooseReadSetting, WithoutAnyBytesTakesTheFirst) {
   EXPECT_EQ(ChooseReadSetting(samples), 0u);
 }
 
+TEST(ReadSetting, RoomInTheQueueMakesItNoShallowerAndHasNoMoreThreadsRead) {
+  const ReadSetting whole{.backend = ReadBackend::kThreads, .depth = 4, .thread_count = 8};
+  EXPECT_EQ(whole.options(64).depth, 64u);
+  EXPECT_EQ(whole.options(64).thread_count, 4u);
+  EXPECT_EQ(whole.options(2).depth, 4u);
+  const ReadSetting pieces{
+      .backend = ReadBackend::kThreads, .depth = 4, .thread_count = 8, .piece_bytes = 4096};
+  EXPECT_EQ(pieces.options(64).thread_count, 8u);
+  EXPECT_EQ(pieces.options(64).piece_bytes, 4096u);
+}
+
 TEST(CandidateReadSettings, KeepToWhatIsAskedAndPossible) {
   for (const ReadBackend backend :
        {ReadBackend::kAuto, ReadBackend::kUring, ReadBackend::kThreads}) {
