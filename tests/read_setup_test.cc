@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -190,6 +193,29 @@ TEST_F(ReadSetupTest, ModelInMemoryReadsWithoutAClaimOfDirectReads) {
     EXPECT_EQ(Run(*engine).tokens, expected);
   }
   fs::remove(model_);
+}
+
+// ramfs has no direct reads, and counts no free space. Source: fs/ramfs of Linux.
+TEST_F(ReadSetupTest, FileSystemThatRefusesDirectReadsIsReadBufferedAndSaidAloud) {
+  const std::vector<uint32_t> expected = Run(*Open(Streamed()).value()).tokens;
+  const std::string mount_point = folder_ + "/ramfs";
+  fs::create_directory(mount_point);
+  if (mount("none", mount_point.c_str(), "ramfs", 0, nullptr) != 0) {
+    GTEST_SKIP() << "mounting ramfs on " << mount_point << ": " << std::strerror(errno);
+  }
+  fs::copy_file(model_, mount_point + "/tiny.smoe");
+  model_ = mount_point + "/tiny.smoe";
+  {
+    testing::internal::CaptureStderr();
+    const auto engine = Open(Streamed()).value();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr("warning"), HasSubstr(model_), HasSubstr("O_DIRECT"),
+                      HasSubstr("page cache")));
+    EXPECT_EQ(engine->setup().read_setup.evidence, io::DirectEvidence::kBuffered);
+    EXPECT_THAT(engine->setup().reads, HasSubstr("buffered"));
+    EXPECT_EQ(Run(*engine).tokens, expected);
+  }
+  EXPECT_EQ(umount(mount_point.c_str()), 0) << std::strerror(errno);
 }
 
 }  // namespace

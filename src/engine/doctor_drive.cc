@@ -157,6 +157,11 @@ Finding CheckFreeSpace(const std::string& path) {
     finding.found = space.error().message();
     return finding;
   }
+  if (*space == io::kFreeSpaceUnknown) {
+    finding.severity = Severity::kNote;
+    finding.found = fmt::format("{}: this file system does not say", path);
+    return finding;
+  }
   finding.found = fmt::format("{} for {}", SizeText(*space), path);
   if (*space >= kLittleSpace) return finding;
   finding.severity = Severity::kNote;

@@ -271,6 +271,8 @@ Result<uint64_t> FreeSpace(const std::string& path) {
   if (::statvfs(place.c_str(), &info) != 0) {
     return Io("{}: free space: {}", place.string(), ErrorText(errno));
   }
+  // Those that keep no count (ramfs, some in user space) say that they have no blocks at all.
+  if (info.f_blocks == 0) return kFreeSpaceUnknown;
   return uint64_t{info.f_bavail} * uint64_t{info.f_frsize};
 }
 

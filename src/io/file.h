@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "base/bytes.h"
@@ -78,6 +79,9 @@ inline constexpr uint64_t kCallBytesMax = 0x7ffff000;
 
 // The whole file, at most `size_max` bytes; kInvalid beyond, naming both sizes.
 Result<std::string> ReadWholeFile(const std::string& path, uint64_t size_max);
+
+// What FreeSpace says of a file system that does not count its blocks: only writing will tell.
+inline constexpr uint64_t kFreeSpaceUnknown = std::numeric_limits<uint64_t>::max();
 
 // Bytes free to this user on the file system of `path` (which need not exist yet).
 Result<uint64_t> FreeSpace(const std::string& path);

@@ -159,6 +159,11 @@ TEST_F(FileTest, WholeFilesAreReadUpToTheirCap) {
   EXPECT_THAT(refused.error().message(), HasSubstr("5 bytes, at most 4"));
 }
 
+// Source: man 5 proc; statfs of it gives 0 blocks of 0.
+TEST_F(FileTest, AFileSystemThatCountsNoBlocksIsNotTakenForFull) {
+  EXPECT_EQ(FreeSpace("/proc/self").value(), kFreeSpaceUnknown);
+}
+
 TEST_F(FileTest, FreeSpaceIsKnownForAPathThatIsNotThereYet) {
   EXPECT_GT(FreeSpace(Path("not/yet/there")).value(), 0U);
   EXPECT_GT(FreeSpace("relative").value(), 0U);
