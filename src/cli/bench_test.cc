@@ -209,6 +209,18 @@ TEST(Bench, WithoutAResidentAmountThePromptsBoundSaysWhatItLeavesOut) {
   EXPECT_THAT(output.out, HasSubstr("page cache"));
 }
 
+TEST(Bench, NothingThatCouldBeMeasuredIsAFailureWithoutOutput) {
+  const ProgramOutput none =
+      RunForTest({"bench", kModel, "--memory", "1000,2000", "--rounds", "10000"});
+  EXPECT_EQ(none.code, 5);
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err, HasSubstr("smoe bench: memory: 1000 bytes (--memory), the smallest"));
+  EXPECT_THAT(none.err, HasSubstr("; memory: 2.0 KiB (--memory), the smallest"));
+  const ProgramOutput refused = RunForTest({"bench", kModel, "--cache", "1", "--rounds", "1"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+}
+
 TEST(Bench, TheLogOfTheRepositoryHasTheSameColumns) {
   EXPECT_TRUE(BenchLog::Open(std::string(SMOE_SOURCE_DIR) + "/docs/bench/log.tsv"));
 }

@@ -280,6 +280,11 @@ Result<engine::MemoryBenchOptions> MemoryOptions(const Options& options,
   return bench;
 }
 
+void PrintHead(const std::string& machine, Console& console) {
+  console.Print(kLine, "smoe", fmt::format("{} ({})", kVersion, CommitText()));
+  console.Print(kLine, "machine", Printable(machine));
+}
+
 // The model under several amounts of memory.
 Status BenchMemory(const Options& options, const engine::MemoryBenchOptions& bench, BenchLog* log,
                    const std::string& machine, Console& console) {
@@ -301,6 +306,7 @@ Status BenchMemory(const Options& options, const engine::MemoryBenchOptions& ben
     Json runs = MemoryBenchJson(report);
     console.Print("{}\n", WholeJson(options, path, machine, std::move(runs)).Dump(2));
   } else {
+    PrintHead(machine, console);
     console.Print(kLine, "model", Printable(path));
     console.Print("{}", MemoryBenchText(report));
   }
@@ -319,10 +325,6 @@ Result<ExitCode> Bench(const Options& options, Console& console) {
     SMOE_TRY_ASSIGN(log, BenchLog::Open(options.log));
   }
   const std::string machine = MachineText(ReadMachine());
-  if (!options.json) {
-    console.Print(kLine, "smoe", fmt::format("{} ({})", kVersion, CommitText()));
-    console.Print(kLine, "machine", Printable(machine));
-  }
   if (!options.memory.empty()) {
     SMOE_TRY_ASSIGN(const engine::MemoryBenchOptions bench, MemoryOptions(options, thread_counts));
     SMOE_TRY(BenchMemory(options, bench, log ? &*log : nullptr, machine, console));
@@ -338,6 +340,8 @@ Result<ExitCode> Bench(const Options& options, Console& console) {
       runs.Append(ReportJson(report, options));
       continue;
     }
+    // What is refused has printed nothing by then.
+    if (&threads == &thread_counts.front()) PrintHead(machine, console);
     if (thread_counts.size() > 1) console.Print("\n");
     PrintReport(report, options, console);
     SMOE_TRY(console.Flush());

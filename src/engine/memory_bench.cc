@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_limits.h"
 #include "base/memory_pressure.h"
 #include "base/stopwatch.h"
+#include "engine/budget.h"
 #include "engine/cache_figures.h"
+#include "engine/model_demand.h"
 
 namespace smoe::engine {
 
@@ -39,6 +42,11 @@ PhaseRun RunBetween(const EngineStats& before, const EngineStats& after, double 
           .needed_bytes = (cache.miss_count + cache.prefetch_hit_count) * expert_bytes};
 }
 
+Unexpected NotAllFit(uint64_t slot_count, uint64_t expert_count) {
+  return Exhausted("all: {} of {} experts fit what is free; leave it out, or free memory",
+                   slot_count, expert_count);
+}
+
 // One request on one engine.
 struct SizeRun {
   EngineSetup setup;
@@ -65,8 +73,10 @@ class MemoryBench {
     for (const auto& size : options_.sizes) {
       report_.rows.emplace_back().memory_bytes = size;
     }
+    SMOE_TRY(RefuseTooSmall());
     runs_.resize(report_.rows.size());
     for (size_t round = 0; round < options_.bench.rounds; ++round) SMOE_TRY(RunRound());
+    SMOE_TRY(CheckAnyRan());
     for (size_t i = 0; i < runs_.size(); ++i) Fill(runs_[i], &report_.rows[i]);
     SetPrefillBounds();
     report_.drive_rate = SpreadOf(drive_rates_);
@@ -75,6 +85,34 @@ class MemoryBench {
   }
 
  private:
+  // Before minutes go into the others.
+  Status RefuseTooSmall() {
+    SMOE_TRY_ASSIGN(const BudgetDemand demand, DemandOfFiles(meter_files_, options_.engine));
+    SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
+    for (MemoryRow& row : report_.rows) {
+      Result<Budget> budget =
+          DivideMemory(demand, LimitOf(row.memory_bytes, free, ResidentBytes()));
+      if (budget && !row.memory_bytes && budget->slot_count_max < demand.expert_count) {
+        budget = NotAllFit(budget->slot_count_max, demand.expert_count);
+      }
+      if (budget) continue;
+      if (budget.error().code() != ErrorCode::kExhausted) {
+        return Unexpected(std::move(budget.error()));
+      }
+      row.refused = std::move(budget.error());
+    }
+    return CheckAnyRan();
+  }
+
+  Status CheckAnyRan() const {
+    std::string reasons;
+    for (const MemoryRow& row : report_.rows) {
+      if (!row.refused) return Ok();
+      reasons += (reasons.empty() ? "" : "; ") + row.refused->message();
+    }
+    return Exhausted("{}", reasons);
+  }
+
   Status RunRound() {
     SMOE_TRY_ASSIGN(const double dram,
                     MeasureDram(options_.engine.thread_count, options_.bench.memory_bytes));
@@ -120,8 +158,7 @@ class MemoryBench {
     run.setup = engine->setup();
     if (!memory_bytes) {
       if (!run.setup.is_resident()) {
-        return Exhausted("all: {} of {} experts fit what is free; leave it out, or free memory",
-                         run.setup.slot_count, run.setup.expert_count);
+        return NotAllFit(run.setup.slot_count, run.setup.expert_count);
       }
       SMOE_TRY(engine->LoadExperts([](uint64_t, uint64_t) {}));
       SMOE_TRY(RunKnownTokens(*engine, tokens_, options_.bench.prompt_tokens, [] {}));

@@ -90,8 +90,9 @@ struct MemoryBenchReport {
 };
 
 // `open`: gives the model's files, anew each time. An amount that is too small is a row that says
-// so; the others go on.
-// Errors: kInvalid naming an option; others as the engine.
+// so, found before anything is measured; the others go on.
+// Errors: kInvalid naming an option; kExhausted if every amount is refused, with all the reasons;
+//         others as the engine.
 using OpenFilesFunction = std::function<Result<store::ModelFiles>()>;
 Result<MemoryBenchReport> RunMemoryBench(const OpenFilesFunction& open,
                                          const MemoryBenchOptions& options, const BenchSink& sink);
