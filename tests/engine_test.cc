@@ -64,6 +64,39 @@ TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(together[ids[i]].tokens, alone[i]) << i;
 }
 
+// The smallest memory that works has no room for more than top_k + 1 = 5 experts beside a chunk's
+// activations at their largest, and for all 64 beside those of an answer.
+TEST(Engine, AnAnswerGivesTheMemoryOfItsPromptBackToTheCache) {
+  EngineOptions options;
+  options.chunk_tokens = 2500;
+  options.context_tokens = 1024;
+  options.memory_bytes = 1;
+  const std::string refusal = OpenTiny(options).error().message();
+  const std::string before_size = "the smallest that works is ";
+  ASSERT_THAT(refusal, HasSubstr(before_size));
+  const std::string size = refusal.substr(refusal.find(before_size) + before_size.size());
+  options.memory_bytes = uint64_t{std::stoul(size)} << 20;
+  const auto engine = OpenTiny(options).value();
+  const auto slots = [&] { return engine->stats().guard.slot_count; };
+  EXPECT_EQ(slots(), 64u);
+  ASSERT_TRUE(engine->Submit(MakeRequest(Prompt(1, 900), 24)));
+  ASSERT_TRUE(engine->Step());
+  const uint32_t beside_prompt = slots();
+  EXPECT_LT(beside_prompt, 64u);
+  for (int i = 0; i < 7; ++i) {
+    ASSERT_TRUE(engine->Step());
+    EXPECT_EQ(slots(), beside_prompt);
+  }
+  ASSERT_TRUE(engine->Step());
+  EXPECT_EQ(slots(), 64u);
+  Finish(*engine);
+  // The next prompt finds its memory again, and the same tokens.
+  const auto tokens = RunAlone(*engine, MakeRequest(Prompt(2, 900), 24)).tokens;
+  EngineOptions resident;
+  resident.context_tokens = 1024;
+  EXPECT_EQ(tokens, RunAlone(*OpenTiny(resident).value(), MakeRequest(Prompt(2, 900), 24)).tokens);
+}
+
 TEST(Engine, EndsAtAStopIdWithoutDeliveringIt) {
   auto engine = OpenTiny({}).value();
   const Outcome free = RunAlone(*engine, MakeRequest(Prompt(3, 9), 20));

@@ -217,6 +217,11 @@ void WriteLines(const Divider& divider, const BudgetDemand& demand, Budget* budg
                   most == slots ? "" : fmt::format("; {} until the rest is touched", most)));
 }
 
+// A slot that is added has page tables too.
+uint64_t SlotCost(const BudgetDemand& demand) {
+  return demand.slot_bytes + CeilDiv(demand.slot_bytes, kPageTableDivisor);
+}
+
 }  // namespace
 
 MemoryLimit LimitOf(std::optional<uint64_t> asked, const FreeMemory& free, uint64_t held_bytes) {
@@ -298,10 +303,16 @@ uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t ro
   const uint64_t lent = untouched(demand.scratch_bytes(budget.chunk_tokens),
                                   demand.touched_bytes(row_count, budget.chunk_tokens)) +
                         untouched(budget.context_tokens, kv_tokens) * demand.kv_bytes_per_token;
-  // Each further slot has page tables too.
-  const uint64_t slot_bytes = demand.slot_bytes + CeilDiv(demand.slot_bytes, kPageTableDivisor);
-  return static_cast<uint32_t>(std::min<uint64_t>(
-      budget.slot_count + lent / slot_bytes, std::max(budget.slot_count, demand.expert_count)));
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(budget.slot_count + lent / SlotCost(demand),
+                         std::max(budget.slot_count, demand.expert_count)));
+}
+
+uint32_t SlotsBesideHeld(const BudgetDemand& demand, const Budget& budget, uint64_t held_bytes) {
+  if (!budget.limit.is_asked || demand.cache_bytes || demand.cache_experts) return 0;
+  const uint64_t usable = budget.limit.bytes - budget.limit.bytes / kSpareDivisor;
+  const uint64_t left = usable - std::min(usable, held_bytes);
+  return static_cast<uint32_t>(std::min<uint64_t>(left / SlotCost(demand), demand.expert_count));
 }
 
 }  // namespace smoe::engine

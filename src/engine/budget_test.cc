@@ -78,6 +78,21 @@ TEST(SlotsBeside, LendsTheCacheWhatNothingHasTouchedYet) {
   EXPECT_EQ(SlotsBeside(demand, *budget, 1, 1), slots);
 }
 
+TEST(SlotsBesideHeld, CountsWhatIsHeldAndLeavesAThirtySecond) {
+  const BudgetDemand demand = SmallModel();
+  const auto budget = DivideAsked(demand, 800 * kMiB);
+  ASSERT_TRUE(budget);
+  // 800 - 25 - 75 in slots of 1 MiB and a 256th.
+  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 75 * kMiB), 697u);
+  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 900 * kMiB), 0u);
+  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 0), std::min(771u, demand.expert_count));
+  // What is free at the start says nothing of what the process may hold.
+  EXPECT_EQ(SlotsBesideHeld(demand, *Divide(demand, 800 * kMiB), 75 * kMiB), 0u);
+  BudgetDemand asked = demand;
+  asked.cache_experts = 20;
+  EXPECT_EQ(SlotsBesideHeld(asked, *budget, 75 * kMiB), 0u);
+}
+
 TEST(DivideMemory, CountsALargeProgramOnceHoweverTheLimitIsMeant) {
   // 200 held: 300 in all. Asked, that is part of the 1000; free memory is beside what is held.
   const auto asked = DivideMemory(SmallModel(), LimitOf(1000 * kMiB, {}, 200 * kMiB));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_pressure.h"
 #include "base/stopwatch.h"
 #include "engine/parts.h"
 #include "store/model_fingerprint.h"
@@ -44,6 +45,13 @@ StepTimes StepTimes::Since(const StepTimes& before) const {
 }
 
 namespace {
+
+// Steps of so many rows are answers: what they touch of the activations is little.
+constexpr size_t kFewRows = 16;
+// So many of them, and the activations of the prompt before are given up.
+constexpr size_t kAnswerSteps = 8;
+// So often the memory that is really held is looked at. Cost: some 0.1 ms a GiB of cache.
+constexpr size_t kMeasureSteps = 16;
 
 // A request in progress.
 struct Running {
@@ -109,7 +117,9 @@ class EngineImpl final : public Engine {
   std::vector<model::SequenceRows> rows_;
   std::vector<TokenEvent> events_;
   uint64_t next_id_ = 1;
-  size_t row_count_max_ = 0;  // of a step so far
+  size_t row_count_max_ = 0;  // of the steps whose activations are still held
+  size_t few_row_steps_ = 0;  // in a row
+  uint32_t held_slots_ = 0;   // SlotsBesideHeld, when last looked; 0: not known
   EngineStats stats_;
   std::optional<uint64_t> fingerprint_;  // of the model, once it was asked for
 };
@@ -202,14 +212,30 @@ void EngineImpl::PlanRows() {
   });
 }
 
-// The cache gives back what this step is the first to touch: see SlotsBeside in engine/budget.h.
+// The cache gives back what this step is the first to touch, and takes what is held no longer: see
+// SlotsBeside and SlotsBesideHeld in engine/budget.h.
 Status EngineImpl::MakeRoom() {
   if (!parts_.keeper) return Ok();
   size_t row_count = 0;
   for (const model::SequenceRows& rows : rows_) row_count += rows.tokens.size();
+  few_row_steps_ = row_count <= kFewRows ? few_row_steps_ + 1 : 0;
+  // An answer has begun, and will not be over at once: the prompt's activations hold experts.
+  if (few_row_steps_ == kAnswerSteps && row_count_max_ > kFewRows) {
+    parts_.model->ForgetActivations();
+    row_count_max_ = 0;
+  }
   row_count_max_ = std::max(row_count_max_, row_count);
   const uint64_t kv_tokens = parts_.kv->pool().touched_count() * model::kKvPageTokens;
-  return parts_.keeper->Cap(SlotsBeside(parts_.demand, parts_.budget, row_count_max_, kv_tokens));
+  if (row_count_max_ > kFewRows) {
+    held_slots_ = 0;
+  } else if (few_row_steps_ % kMeasureSteps == kMeasureSteps - 1) {
+    const uint64_t held = ResidentBytes();
+    const uint64_t experts = ResidentBytesOf(parts_.cache->slab());
+    held_slots_ =
+        held < experts ? 0 : SlotsBesideHeld(parts_.demand, parts_.budget, held - experts);
+  }
+  return parts_.keeper->Allow(
+      std::max(held_slots_, SlotsBeside(parts_.demand, parts_.budget, row_count_max_, kv_tokens)));
 }
 
 // What the clocks of the parts show. The engine's own, wall_ns, is not among them.
@@ -289,7 +315,8 @@ void EngineImpl::RemoveFinished() {
 Status EngineImpl::Evaluate(std::span<const uint32_t> tokens, model::StepTaps want,
                             const LogitSink& sink) {
   SMOE_CHECK(idle() && parts_.logit_row_max >= parts_.limits.chunk_tokens);
-  if (parts_.keeper) SMOE_TRY(parts_.keeper->Cap(parts_.budget.slot_count));
+  row_count_max_ = std::max(row_count_max_, parts_.limits.row_count_max);
+  if (parts_.keeper) SMOE_TRY(parts_.keeper->Allow(parts_.budget.slot_count));
   SMOE_TRY(CheckTokens(tokens));
   model::KvSequence kv = parts_.kv->NewSequence();
   for (size_t first = 0; first < tokens.size();) {

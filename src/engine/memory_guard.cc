@@ -60,10 +60,11 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
   return stats_.slot_count;
 }
 
-void MemoryGuard::Cap(uint32_t slot_count) {
-  options_.slot_count = std::min(options_.slot_count, slot_count);
-  stats_.slot_count = std::min(stats_.slot_count, slot_count);
-  stats_.slot_count_min = std::min(stats_.slot_count_min, slot_count);
+void MemoryGuard::Allow(uint32_t slot_count) {
+  const bool was_short = stats_.slot_count < options_.slot_count;
+  options_.slot_count = slot_count;
+  stats_.slot_count = was_short ? std::min(stats_.slot_count, slot_count) : slot_count;
+  stats_.slot_count_min = std::min(stats_.slot_count_min, stats_.slot_count);
 }
 
 void MemoryGuard::NoteToken(uint64_t ns) {
@@ -180,11 +181,13 @@ uint64_t CacheKeeper::UnfilledBytes() const {
   return used.size() - ResidentBytesOf(used);
 }
 
-Status CacheKeeper::Cap(uint32_t slot_count) {
-  guard_.Cap(slot_count);
-  said_count_ = std::min(said_count_, slot_count);
-  if (slot_count >= cache_.slot_count()) return Ok();
-  return cache_.SetSlotLimit(slot_count);
+Status CacheKeeper::Allow(uint32_t slot_count) {
+  const uint32_t before = guard_.stats().slot_count;
+  guard_.Allow(slot_count);
+  const uint32_t count = guard_.stats().slot_count;
+  if (count == before) return Ok();
+  said_count_ = count;
+  return cache_.SetSlotLimit(count);
 }
 
 Status CacheKeeper::LookAt(uint64_t time_ns) {

@@ -72,8 +72,9 @@ class MemoryGuard {
   // A decoding step has taken so long.
   void NoteToken(uint64_t ns);
 
-  // From now on so many at most.
-  void Cap(uint32_t slot_count);
+  // From now on so many at most. More than before come at once, unless memory was short: then
+  // slowly, as above.
+  void Allow(uint32_t slot_count);
 
   // Why the last change was made: "memory stalls 23 % of the time".
   const std::string& reason() const { return reason_; }
@@ -130,9 +131,9 @@ class CacheKeeper {
   // The same at a given time, for tests.
   Status LookAt(uint64_t time_ns);
 
-  // From now on the cache has so many slots at most, because others need the memory. Requires that
-  // no pass of the cache is under way. Errors: as ExpertCache::SetSlotLimit.
-  Status Cap(uint32_t slot_count);
+  // From now on the cache has so many slots at most, because others need the memory, or need it no
+  // longer. Requires that no pass of the cache is under way. Errors: as ExpertCache::SetSlotLimit.
+  Status Allow(uint32_t slot_count);
 
   void NoteToken(uint64_t ns) { guard_.NoteToken(ns); }
 
@@ -163,6 +164,7 @@ class WatchedBackend final : public experts::ExpertBackend {
     return backend_->Run(rows, failures);
   }
   bool WantsLikely(size_t row_count) const override { return backend_->WantsLikely(row_count); }
+  void ForgetActivations() override { backend_->ForgetActivations(); }
   experts::CacheStats stats() const override { return backend_->stats(); }
   uint64_t compute_ns() const override { return backend_->compute_ns(); }
 

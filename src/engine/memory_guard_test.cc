@@ -131,15 +131,26 @@ TEST_F(MemoryGuardTest, SlowTokensMakeWeakSignsEnough) {
   EXPECT_EQ(guard_.reason().find("memory stalls 4 % of the time, tokens take 2."), 0u);
 }
 
-TEST_F(MemoryGuardTest, ACapIsKeptAndGrowthEndsThere) {
+TEST_F(MemoryGuardTest, WhatIsAllowedIsKeptAndGrowthEndsThere) {
   After(0);
-  guard_.Cap(300);
+  guard_.Allow(300);
   EXPECT_EQ(After(0.25), 300u);
   EXPECT_EQ(After(1, 0.5), 262u);  // 300 - 38
   for (int i = 0; i < 60; ++i) After(1);
   EXPECT_EQ(guard_.stats().slot_count, 300u);
-  guard_.Cap(310);
-  EXPECT_EQ(After(1), 300u);
+}
+
+TEST_F(MemoryGuardTest, MoreThatIsAllowedComesAtOnceUnlessMemoryWasShort) {
+  After(0);
+  guard_.Allow(300);
+  guard_.Allow(310);
+  EXPECT_EQ(After(0.25), 310u);
+  EXPECT_EQ(After(1, 0.5), 271u);  // 310 - 39
+  guard_.Allow(320);
+  EXPECT_EQ(After(1), 271u);
+  EXPECT_EQ(guard_.stats().slot_count_min, 271u);
+  for (int i = 0; i < 60; ++i) After(1);
+  EXPECT_EQ(guard_.stats().slot_count, 320u);
 }
 
 TEST_F(MemoryGuardTest, GrowsBackSlowlyAfterACalmTimeAndNeverBeyondTheFirstSize) {

@@ -88,9 +88,12 @@ constexpr uint64_t kPagesAheadBytes = uint64_t{512} << 20;
 Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* parts) {
   // What is lent must be taken back some day.
   const uint32_t slot_count = HasKeeper(options) ? budget.slot_count_max : budget.slot_count;
+  const uint32_t slot_capacity =
+      HasKeeper(options) ? SlotsBesideHeld(parts->demand, budget, parts->demand.trunk_bytes) : 0;
   const uint32_t guess_depth = options.make_queue ? 0 : parts->reads.setting.depth;
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = slot_count,
+                                                              .slot_capacity = slot_capacity,
                                                               .guess_depth = guess_depth,
                                                               .pool = parts->pool.get()}));
   if (InterleaveOverNodes(parts->cache->slab())) {

@@ -61,6 +61,10 @@ class ExpertBackend {
     return false;
   }
 
+  // Gives the memory of rows that were computed back to the system, for as long as no Run wants
+  // it. Requires that none is under way.
+  virtual void ForgetActivations() {}
+
   virtual CacheStats stats() const = 0;
   virtual uint64_t compute_ns() const = 0;
 };

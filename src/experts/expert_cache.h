@@ -88,6 +88,9 @@ class ExpertCache {
  public:
   struct Options {
     uint32_t slot_count = 0;  // at least 1; more than the store has experts is cut to that
+    // SetSlotLimit may go up to so many; what lies behind slot_count takes addresses and no memory
+    // until then. Fewer than slot_count: slot_count.
+    uint32_t slot_capacity = 0;
     // Guesses are read so many at once, however many more reads the queue has room for: one that
     // is wrong stands before reads on demand. 0: as many as there is room for.
     uint32_t guess_depth = 0;

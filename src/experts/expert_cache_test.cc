@@ -183,6 +183,21 @@ TEST(ExpertCache, FewerSlotsKeepTheExpertsOfMostWorthAndGiveTheMemoryBack) {
   EXPECT_EQ(RunPass(store, *cache, Experts(0, {0, 1, 2})).size(), 3u);
 }
 
+TEST(ExpertCache, SlotsBehindTheFirstLimitComeWhenAllowed) {
+  TestStore store({});
+  auto queue = io::MakeFakeReadQueue({});
+  auto cache = ExpertCache::Create(store, *queue, {.slot_count = 2, .slot_capacity = 5}).value();
+  EXPECT_EQ(cache->slot_count(), 2u);
+  EXPECT_EQ(cache->slot_capacity(), 5u);
+  RunPass(store, *cache, Experts(0, {0, 1, 2}));
+  EXPECT_EQ(cache->Audit().resident, 2u);
+  ASSERT_TRUE(cache->SetSlotLimit(4));
+  RunPass(store, *cache, Experts(0, {0, 1, 2, 3}));
+  EXPECT_EQ(cache->Audit().resident, 4u);
+  ASSERT_TRUE(cache->SetSlotLimit(9));
+  EXPECT_EQ(cache->slot_count(), 5u);
+}
+
 // 0 was wanted ten times, the others once and later.
 TEST(ExpertCache, FrequencyKeepsWhatIsOftenWanted) {
   TestStore store({});

@@ -40,6 +40,7 @@ class LocalBackend final : public ExpertBackend {
 
   Status TakeMemory();
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
+  void ForgetActivations() override;
   CacheStats stats() const override { return cache_.stats(); }
   bool WantsLikely(size_t row_count) const override {
     return reads_ && (row_count > kGuessRowsMax || controller_.is_on());
@@ -142,6 +143,15 @@ Status LocalBackend::TakeMemory() {
   held_.reserve(expert_count_max);
   jobs_.reserve(expert_count_max);
   return Ok();
+}
+
+void LocalBackend::ForgetActivations() {
+  for (AlignedBuffer* const buffer : {&outputs_, &gathered_, &gathered_from_}) {
+    buffer->Discard(0, buffer->size());
+  }
+  input_codes_.Discard();
+  gathered_codes_.Discard();
+  feed_forward_.Discard();
 }
 
 Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failures) {

@@ -32,7 +32,7 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
       slab_(std::move(slab)),
       pool_(options.pool),
       guess_depth_(options.guess_depth == 0 ? queue.free_count() : options.guess_depth),
-      slots_(options.slot_count),
+      slots_(options.slot_capacity),
       limit_(options.slot_count),
       slot_of_(store.expert_count(), kNoSlot),
       free_(slots_),
@@ -50,7 +50,7 @@ SlabCache::SlabCache(store::ExpertStore& store, io::ReadQueue& queue, AlignedBuf
   prefetched_.reserve(slots_.size());
   arrived_.reserve(slots_.size());
   admitted_.resize(done_.size());
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) free_.PushBack(slot);
+  for (uint32_t slot = 0; slot < limit_; ++slot) free_.PushBack(slot);
 }
 
 SlabCache::~SlabCache() {

@@ -81,7 +81,7 @@ class SlabCache final : public ExpertCache {
   Status SetSlotLimit(uint32_t slot_count) override;
   void TakePagesAhead(uint64_t bytes) override {
     ahead_bytes_ = bytes;
-    filler_ = PageFiller::Start(slab_.bytes(), bytes);
+    filler_ = PageFiller::Start(slab_.bytes().first(limit_ * slot_bytes_), bytes);
   }
   uint32_t slot_count() const override { return limit_; }
   uint32_t empty_slot_count() const override { return free_.size(); }

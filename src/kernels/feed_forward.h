@@ -48,6 +48,12 @@ class QuantisedBuffer {
   QuantisedRows Quantise(const KernelTable& kernels, ThreadPool& pool, const FloatRows& x,
                          size_t cols, std::span<uint8_t> finite);
 
+  // Gives the memory back to the system until rows are quantised again.
+  void Discard() {
+    codes_.Discard(0, codes_.size());
+    scales_.Discard(0, scales_.size());
+  }
+
  private:
   AlignedBuffer codes_;
   AlignedBuffer scales_;
@@ -87,6 +93,13 @@ class FeedForward {
   //           SiLU and quantising, one for all of down. Either is cut by what the rows cost, so
   //           that jobs of one row and of many may be mixed.
   void Run(std::span<const FeedForwardJob> jobs);
+
+  // Gives the memory of what was computed back to the system until the next Run.
+  void Discard() {
+    gate_.Discard(0, gate_.size());
+    up_.Discard(0, up_.size());
+    quantised_.Discard();
+  }
 
  private:
   FeedForward(const KernelTable& kernels, ThreadPool& pool, const Options& options)

@@ -141,6 +141,12 @@ class ModelImpl final : public Model {
   const StepProfile& profile() const override { return profile_; }
   void OnLayer(LayerSink sink) override { on_layer_ = std::move(sink); }
 
+  void ForgetActivations() override {
+    scratch_.memory.Discard(0, scratch_.memory.size());
+    scratch_.quantised.Discard();
+    feed_forward_.Discard();
+    backend_.ForgetActivations();
+  }
   Result<StepResult> Step(std::span<const SequenceRows> sequences, StepTaps* taps) override;
 
  private:

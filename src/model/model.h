@@ -102,6 +102,10 @@ class Model {
   using LayerSink = std::function<void(uint32_t done_count, uint32_t layer_count)>;
   virtual void OnLayer(LayerSink sink) = 0;
 
+  // Gives the memory of the rows of earlier steps back to the system, the backend's too, for as
+  // long as no step wants it again. What Step returned is gone.
+  virtual void ForgetActivations() = 0;
+
   // One forward pass. Requires rows and logit rows within the limits; every token < vocab_size.
   // A NaN or infinity in router or logits is a failure of that sequence, naming the layer.
   // Errors: kExhausted if the KV cache has no page left; others only if the whole step is lost.
