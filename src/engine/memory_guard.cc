@@ -62,8 +62,12 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
 
 void MemoryGuard::Allow(uint32_t slot_count) {
   const bool was_short = stats_.slot_count < options_.slot_count;
+  const uint32_t before = stats_.slot_count;
   options_.slot_count = slot_count;
   stats_.slot_count = was_short ? std::min(stats_.slot_count, slot_count) : slot_count;
+  // What the cache takes or gives is nobody else's doing.
+  room_before_ +=
+      Signed(before * options_.slot_bytes) - Signed(stats_.slot_count * options_.slot_bytes);
   stats_.slot_count_min = std::min(stats_.slot_count_min, stats_.slot_count);
 }
 
