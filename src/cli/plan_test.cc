@@ -48,7 +48,12 @@ TEST(Plan, OfLittleMemoryIsLimitedByTheDriveAndStaysWithin) {
   for (const Json& part : *json.Find("parts")->AsArray()) sum += Number(part, "bytes");
   EXPECT_LE(sum, 4.0 * (1 << 30));
   EXPECT_GT(sum, 4.0 * (1 << 30) - 2.6e6);
+  // A short prompt leaves more to the experts.
+  const Json brief =
+      PlanOf({"qwen3-30b-a3b", "--memory", "4GiB", "--drive-rate", "1", "--prompt", "16"});
+  EXPECT_GT(Number(brief, "slots"), Number(json, "slots"));
   EXPECT_NEAR(Number(json, "tokens_per_second_max") * Number(json, "token_drive_bytes"), 1e9, 1e3);
+  EXPECT_LT(Number(json, "tokens_per_second"), Number(json, "tokens_per_second_max"));
 }
 
 TEST(Plan, WithoutADriveSaysWhatIsMissing) {

@@ -27,8 +27,13 @@ double UnionCount(double experts, double top_k, double tokens) {
 }
 
 double Forecast::tokens_per_second() const {
-  const bool is_known = token_dram_seconds > 0 && (miss_bytes == 0 || token_drive_seconds > 0);
-  return is_known ? 1 / std::max(token_drive_seconds, token_dram_seconds) : 0;
+  if (!knows_token()) return 0;
+  const auto [shorter, longer] = std::minmax({token_drive_seconds, memory_seconds()});
+  return 1 / (longer + kOverlapMissed * shorter);
+}
+
+double Forecast::tokens_per_second_bound() const {
+  return knows_token() ? 1 / std::max(token_drive_seconds, token_dram_seconds) : 0;
 }
 
 double Forecast::first_token_seconds() const {
