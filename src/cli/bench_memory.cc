@@ -154,7 +154,7 @@ std::string MemoryBenchText(const MemoryBenchReport& report) {
                       fmt::format("{} GB/s: random experts, before and after each request",
                                   SpreadText(report.drive_rate, 1e-9, 2)));
   text += fmt::format(kLine, "memory",
-                      fmt::format("{} GB/s: plain reads, the best of five in each round",
+                      fmt::format("{} GB/s: plain reads, the median of five in each round",
                                   SpreadText(report.dram_rate, 1e-9, 1)));
   text += fmt::format(kLine, "page cache", PageCacheText(report));
   return text + "\n" + DecodeTable(report) + "\n" + PrefillTable(report) + "\n" +

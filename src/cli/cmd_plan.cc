@@ -108,7 +108,7 @@ Result<Subject> SubjectOfModel(const Options& options, const engine::EngineOptio
 Result<Rate> DramRate(const Options& options, size_t thread_count) {
   if (options.dram_rate) return Rate{*options.dram_rate * 1e9, "as given"};
   const size_t threads = thread_count == 0 ? UsableCoreCount() : thread_count;
-  Rate rate{0, fmt::format("measured: a plain read on {} threads, the best of five", threads)};
+  Rate rate{0, fmt::format("measured: a plain read on {} threads, the median of five", threads)};
   SMOE_TRY_ASSIGN(rate.value, engine::MeasureDram(threads, 0));
   return rate;
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <set>
 #include <vector>
@@ -58,11 +59,10 @@ Result<double> MeasureDram(size_t thread_count, uint64_t bytes) {
     bytes = RateBytes(LargestCacheBytes(), free.bytes);
   }
   SMOE_TRY_ASSIGN(const auto meter, MemoryRateMeter::Create({.bytes = bytes}, *pool));
-  double best = 0;
-  for (int i = 0; i < kDramReadings; ++i) {
-    best = std::max(best, meter.Read(*pool).bytes_per_second);
-  }
-  return best;
+  std::array<double, kDramReadings> rates;
+  for (double& rate : rates) rate = meter.Read(*pool).bytes_per_second;
+  std::nth_element(rates.begin(), rates.begin() + kDramReadings / 2, rates.end());
+  return rates[kDramReadings / 2];
 }
 
 void DropStoreFromPageCache(const store::ExpertStore& store) {

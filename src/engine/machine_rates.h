@@ -19,8 +19,8 @@ inline constexpr double kDriveSampleSeconds = 0.3;
 Result<double> MeasureStoreReads(const store::ExpertStore& store, io::ReadBackend backend,
                                  double seconds = kDriveSampleSeconds);
 
-// Bytes per second of plain reads of memory on `thread_count` threads, the best of a few: whatever
-// else runs on the machine only slows them. Takes `bytes` of memory meanwhile; 0: as RateBytes.
+// Bytes per second of plain reads of memory on `thread_count` threads, the median of a few, as
+// `smoe bench` without --memory has it. Takes `bytes` of memory meanwhile; 0: as RateBytes.
 // thread_count 0: the cores we may use.
 Result<double> MeasureDram(size_t thread_count, uint64_t bytes);
 
