@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -24,6 +25,14 @@ namespace smoe {
 namespace {
 
 constexpr size_t kLineBytes = 64;
+
+// Where the pieces of a thread's run end, in 32nds of the run: shorter ones at the end, so that
+// threads which are not equally fast stop together, and none so long that the others could not take
+// most of the run of a thread that is kept off its core.
+constexpr size_t kRunParts = 32;
+constexpr uint8_t kPieceEnds[] = {4, 8, 12, 16, 20, 24, 26, 28, 29, 30, 31, 32};
+static_assert(std::size(kPieceEnds) == kPiecesPerThread);
+
 constexpr int kLooksBetweenClocks = 16;
 
 // The gate: how many workers are inside the loop, and whether more may enter.
@@ -120,25 +129,47 @@ struct ThreadPool::State {
     if (threads > 1 && threads <= UsableCoreCount()) spin = kPoolSpin;
   }
 
-  void Cut(size_t loop_count, size_t grain, const std::function<void(size_t, size_t)>& loop_body) {
-    const size_t grains = (loop_count - 1) / grain + 1;
-    piece_length = ((grains - 1) / (thread_count * kPiecesPerThread) + 1) * grain;
+  void Cut(size_t loop_count, size_t loop_grain,
+           const std::function<void(size_t, size_t)>& loop_body) {
     count = loop_count;
+    grain = loop_grain;
+    grain_count = (loop_count - 1) / loop_grain + 1;
     body = &loop_body;
-    const size_t pieces = (loop_count - 1) / piece_length + 1;
-    size_t begin = 0;
+    pieces_are_grains = grain_count <= thread_count * kPiecesPerThread;
     for (size_t i = 0; i < thread_count; ++i) {
-      const size_t end = (pieces * (i + 1) + thread_count - 1) / thread_count;
-      runs[i].Set(begin, end);
-      begin = end;
+      if (pieces_are_grains) {
+        runs[i].Set(RunBegin(i), RunBegin(i + 1));
+      } else {
+        runs[i].Set(i * kPiecesPerThread, (i + 1) * kPiecesPerThread);
+      }
     }
+  }
+
+  // The first grain of a thread's run.
+  size_t RunBegin(size_t thread) const {
+    return grain_count / thread_count * thread +
+           (grain_count % thread_count * thread + thread_count - 1) / thread_count;
+  }
+
+  // The first grain of a piece. The pieces of thread 0's run come first, then those of thread 1's.
+  size_t PieceBegin(size_t piece) const {
+    if (pieces_are_grains) return piece;
+    const size_t thread = piece / kPiecesPerThread;
+    const size_t begin = RunBegin(thread);
+    if (piece % kPiecesPerThread == 0) return begin;
+    const size_t length = RunBegin(thread + 1) - begin;
+    const size_t parts = kPieceEnds[piece % kPiecesPerThread - 1];
+    return begin + length / kRunParts * parts +
+           (length % kRunParts * parts + kRunParts - 1) / kRunParts;
   }
 
   // An exception that leaves a thread would end the program.
   void RunPiece(size_t piece) {
-    const size_t begin = piece * piece_length;
+    const size_t begin = PieceBegin(piece);
+    const size_t end = PieceBegin(piece + 1);
+    if (begin == end) return;  // of a run that has few more grains than pieces
     try {
-      (*body)(begin, begin + std::min(piece_length, count - begin));
+      (*body)(begin * grain, end == grain_count ? count : end * grain);
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
@@ -216,10 +247,13 @@ struct ThreadPool::State {
   alignas(kLineBytes) Word gate{0};
   Word phase{0};
   size_t count = 0;
-  size_t piece_length = 1;
+  size_t grain = 1;
+  size_t grain_count = 0;
   const std::function<void(size_t, size_t)>* body = nullptr;
   size_t thread_count;
   std::unique_ptr<Run[]> runs;
+  bool pieces_are_grains = false;  // in a short loop
+
   std::unique_ptr<BusyTime[]> busy;
 
   alignas(kLineBytes) Word sleepers{0};

@@ -1,9 +1,10 @@
 // base/thread_pool.h: a fixed set of threads that run one loop at a time.
 //
 // ParallelFor is a fork and a join: it cuts [0, count) into pieces, gives every thread a run of
-// neighbouring ones, always the same run for the same loop, and returns when all are done. A thread
-// that has done its own takes from the ends of the others', so one that the system keeps off its
-// core holds up the piece it is in and no more; the caller waits for no thread that has not begun.
+// neighbouring ones, always the same run for the same loop, and returns when all are done. A run
+// begins with eighths and ends with 32nds, so that threads stop together. A thread that has done
+// its own takes from the ends of the others', so one that the system keeps off its core holds up
+// the piece it is in and no more; the caller waits for no thread that has not begun.
 // Which thread runs which piece never changes a result: pieces must not depend on each other, nor
 // wait for each other.
 //
@@ -30,8 +31,8 @@ namespace smoe {
 // Threads of one pool at most: twice the largest machine of today, and still a quick start.
 inline constexpr size_t kThreadsMax = 1024;
 
-// Pieces of a long loop for each thread: what one thread may lag behind the others at the end.
-inline constexpr size_t kPiecesPerThread = 8;
+// Pieces of a long loop for each thread.
+inline constexpr size_t kPiecesPerThread = 12;
 
 // How long a thread looks out before it sleeps: about what a sleep and a wake-up cost.
 inline constexpr std::chrono::microseconds kPoolSpin{50};

@@ -74,12 +74,34 @@ TEST(ThreadPool, ForksAndJoinsManyTimes) {
 
 TEST(ThreadPool, CutsByCountAndGrainAlone) {
   ThreadPool pool(2);
-  // 100 rows in grains of 3 are 34 grains; 16 pieces of 3 grains would do, so 9 rows a piece.
+  // 100 rows in grains of 3 are 34 grains, 17 for each thread: 17 * 4 / 32, 17 * 8 / 32, ...
+  // rounded up are 3, 5, 7, 9, 11, 13, 14, 15, 16, 16, 17, 17.
   std::vector<std::pair<size_t, size_t>> expected;
-  for (size_t begin = 0; begin < 100; begin += 9) {
-    expected.emplace_back(begin, std::min<size_t>(begin + 9, 100));
+  for (const size_t first : {size_t{0}, size_t{17}}) {
+    size_t begin = first;
+    for (const size_t end : {3u, 5u, 7u, 9u, 11u, 13u, 14u, 15u, 16u, 17u}) {
+      expected.emplace_back(begin * 3, std::min<size_t>((first + end) * 3, 100));
+      begin = first + end;
+    }
   }
   for (int round = 0; round < 100; ++round) EXPECT_EQ(Ranges(pool, 100, 3), expected);
+}
+
+TEST(ThreadPool, AShortLoopIsCutIntoGrains) {
+  ThreadPool pool(2);
+  const std::vector<std::pair<size_t, size_t>> expected = {{0, 3}, {3, 6}, {6, 8}};
+  EXPECT_EQ(Ranges(pool, 8, 3), expected);
+  EXPECT_EQ(Ranges(pool, 24, 1).size(), 24u);
+}
+
+TEST(ThreadPool, ALongLoopEndsInShortPieces) {
+  ThreadPool pool(2);
+  const auto ranges = Ranges(pool, 6400, 1);
+  ASSERT_EQ(ranges.size(), 24u);
+  for (const size_t first : {0u, 12u}) {
+    EXPECT_EQ(ranges[first].second - ranges[first].first, 400u);
+    EXPECT_EQ(ranges[first + 11].second - ranges[first + 11].first, 100u);
+  }
 }
 
 // Whoever has the first piece keeps it until all others are done, also those that were meant for
