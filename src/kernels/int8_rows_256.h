@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kUnitBytes = 32;        // of a row at a time
 constexpr size_t kUnitPiecesMax = 4;     // pieces of columns in a unit
+constexpr size_t kScaleBytes = 2;        // f16
 constexpr size_t kArrangedMax = 128;     // units arranged at once, of all tokens: 12 KiB (Q2: 20)
 constexpr size_t kStretchUnitsMax = 64;  // of each token; so are their weights' scales: 8 KiB
 
@@ -239,6 +240,15 @@ constexpr size_t kPrefetchBytes = 2048;
   }
 }
 
+// The scales of eight rows are one stretch as well, and too short a one for the processor to guess.
+inline void PrefetchScales(const PlainWeights& weights, size_t row) {
+  const size_t row_bytes = weights.cols / weights.group_size * kScaleBytes;
+  const uintptr_t at = reinterpret_cast<uintptr_t>(weights.scales) + row * row_bytes;
+  for (size_t i = 0; i < kIntRows * row_bytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+  }
+}
+
 // The next unit of eight rows, for kTokens tokens.
 template <class Format, size_t kPieces, size_t kTokens>
 [[gnu::always_inline]] inline void AddUnit(const uint8_t* rows, size_t stride, bool is_half,
@@ -314,6 +324,7 @@ void MatMulRowTokens(const PlainWeights& weights, const QuantisedRows& x, const 
     }
     for (size_t row = y.row_begin; row < y.row_end; row += kIntRows) {
       const IntTile tile = MakeTile(weights, row, y.row_end);
+      PrefetchScales(weights, row + kIntRows);
       DecodeScalesAvx2(weights, tile, kPieceCols, stretch.col / kPieceCols,
                        stretch.col_count / kPieceCols, stretch.w_scales);
       for (size_t slot = 0; slot < batch;) {

@@ -22,7 +22,8 @@ float ScaleAt(const uint8_t* scales, uint64_t group) {
 }
 
 // The scales of eight groups of eight rows, a row per lane; rows[i] points at row i's first.
-void TransposeScales(const uint8_t* const* rows, size_t group, __m256 unit, __m256* out) {
+[[gnu::always_inline]] inline void TransposeScales(const uint8_t* const* rows, size_t group,
+                                                   __m256 unit, __m256* out) {
   __m128i r[8];
   __m128i t[8];
   for (size_t i = 0; i < 8; ++i) r[i] = Load128(rows[i] + group * 2);
@@ -45,6 +46,16 @@ void TransposeScales(const uint8_t* const* rows, size_t group, __m256 unit, __m2
     t[i + 3] = _mm_unpackhi_epi16(r[i + 1], r[i + 3]);
   }
   for (size_t i = 0; i < 8; ++i) out[i] = _mm256_mul_ps(_mm256_cvtph_ps(t[i]), unit);
+}
+
+// DecodeScalesAvx2 where each piece is a group. Requires at least eight.
+void DecodeGroups(const uint8_t* const* rows, size_t first, size_t count, float unit, float* out) {
+  for (size_t done = 0; done < count; done += 8) {
+    const size_t at = Min(done, count - 8);  // the last eight may overlap those before
+    __m256 scales[8];
+    TransposeScales(rows, first + at, _mm256_set1_ps(unit), scales);
+    for (size_t i = 0; i < 8; ++i) _mm256_store_ps(out + (at + i) * kIntRows, scales[i]);
+  }
 }
 
 // Stores eight codes for each of the eight registers' floats.
@@ -111,6 +122,7 @@ void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t p
     for (size_t i = 0; i < kIntRows; ++i) {
       rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
     }
+    if (repeat == 1) return DecodeGroups(rows, first, count, unit, out);
     while (group <= last_group) {
       group = Min(group, last_group - 7);  // the last eight may overlap those before
       __m256 scales[8];
