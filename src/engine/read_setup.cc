@@ -148,22 +148,6 @@ ReadSetup ChooseSetup(const store::ExpertStore& store, const ReadSetupOptions& o
   return ProbeStore(store, options, key);
 }
 
-// Why experts that are read all the time go through the page cache, if that is not as anybody
-// wants: the file system, or the drive, refuses direct reads.
-void SayIfDirectIsRefused(const store::ExpertStore& store) {
-  const store::ExpertId first = {store.layers().front().layer_index, 0};
-  std::error_code error;
-  const std::string path = std::filesystem::read_symlink(
-      fmt::format("/proc/self/fd/{}", store.Locate(first).extents[0].fd), error);
-  if (error) return;
-  const Result<io::File> direct = io::File::OpenDirect(path);
-  if (direct) return;
-  LogWarning(
-      "reads: {}; experts are read through the page cache, which is slower and takes memory "
-      "from the expert cache",
-      direct.error().message());
-}
-
 // As the setting says; where io_uring is gone since it was chosen, and nobody insists, by threads.
 Result<std::unique_ptr<io::ReadQueue>> OpenQueue(const ReadSetupOptions& options,
                                                  io::ReadSetting* setting) {
@@ -208,7 +192,6 @@ Result<Reads> OpenReads(store::ExpertStore& store, const ReadSetupOptions& optio
   Reads reads;
   reads.setup = ChooseSetup(store, options);
   ReadSetup& setup = reads.setup;
-  if (options.is_streamed && !store.direct_io()) SayIfDirectIsRefused(store);
   if (store.direct_io() && !setup.setting.direct) {
     LogInfo("reads: buffered, which this drive does better: {}", setup.reason);
     store.FallBackToBuffered();

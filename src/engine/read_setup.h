@@ -43,8 +43,7 @@ struct Reads {
 };
 
 // Opens the queue that suits the drive: as remembered, else as probed (at most some 0.3 s), else
-// the defaults. A store that reads buffered better is told so. Every fallback is in the log; where
-// direct reads are refused and experts are streamed it is a warning.
+// the defaults. A store that reads buffered better is told so. Every fallback is in the log.
 // Errors: as ReadQueue::Open. A probe that fails is no error.
 Result<Reads> OpenReads(store::ExpertStore& store, const ReadSetupOptions& options);
 
