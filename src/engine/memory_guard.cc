@@ -46,9 +46,10 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
   const Rates rates = is_first ? Rates() : RatesOf(sample, seconds);
   if (!IsCalm(rates)) calm_since_ns_ = sample.time_ns;
   const bool is_settled = shrunk_ns_ == 0 || sample.time_ns - shrunk_ns_ >= kSettleNs;
+  const bool is_pressed = IsPressed(rates, is_first ? 0 : sample.time_ns - last_.time_ns);
   const bool has_changed =
       MakeRoom(sample, unfilled_bytes) ||
-      (is_settled && IsPressed(rates) &&
+      (is_settled && is_pressed &&
        RemoveSlots(CeilDiv(stats_.slot_count, kShrinkDivisor), sample.time_ns));
   if (!has_changed && sample.time_ns - calm_since_ns_ >= calm_wanted_ns_ &&
       sample.time_ns - grown_ns_ >= kGrowNs) {
@@ -88,15 +89,19 @@ MemoryGuard::Rates MemoryGuard::RatesOf(const PressureSample& sample, double sec
           .refaults = Rise(sample.refault_count, last_.refault_count) / seconds};
 }
 
-bool MemoryGuard::IsPressed(const Rates& rates) {
+bool MemoryGuard::IsPressed(const Rates& rates, uint64_t elapsed_ns) {
   const double share = TokensAreSlow() ? kSlowShare : 1;
   const bool stall_counts = last_.stall_is_own || IsNear();
   const bool refaults_count = !options_.reads_page_cache && IsNear();
+  const double many = share * kShortFaults;
+  const bool is_faulting = rates.faults >= many || (refaults_count && rates.refaults >= many);
+  faulting_ns_ = is_faulting ? faulting_ns_ + elapsed_ns : 0;
+  const bool faults_last = faulting_ns_ >= kShortFaultsNs;
   if (stall_counts && rates.stall >= share * kShortStall) {
     reason_ = fmt::format("memory stalls {:.0f} % of the time", 100 * rates.stall);
-  } else if (rates.faults >= share * kShortFaults) {
+  } else if (faults_last && rates.faults >= many) {
     reason_ = fmt::format("{:.0f} pages a second read back", rates.faults);
-  } else if (refaults_count && rates.refaults >= share * kShortFaults) {
+  } else if (faults_last) {
     reason_ = fmt::format("{:.0f} pages a second lost and wanted again", rates.refaults);
   } else {
     return false;

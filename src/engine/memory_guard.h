@@ -9,9 +9,10 @@
 //   - if the room is less than the floor, or will be at the next look if it goes on falling as it
 //     did since the last one. Then as many slots go as bring it back to twice the floor, at once;
 //     an eighth at most for what is only foreseen;
-//   - or if, since the last sample, tasks waited for memory kShortStall of the time, or this
-//     process had to read back kShortFaults pages a second, or its cgroup lost and wanted again as
-//     many (refaults). Then an eighth of the slots goes, and for kSettleNs nothing further for such
+//   - or if, since the last sample, tasks waited for memory kShortStall of the time, or if for
+//     kShortFaultsNs this process had to read back kShortFaults pages a second, or its cgroup lost
+//     and wanted again as many (refaults): a program's own code that comes back once is no
+//     shortness. Then an eighth of the slots goes, and for kSettleNs nothing further for such
 //     a reason, so that the effect shows. Waiting and refaults that others may have caused - the
 //     whole system's, or files that others read - count only where the room is less than
 //     kNearFloors floors. If tokens take kSlowTokens times as long as usual, a quarter of each of
@@ -46,6 +47,7 @@ class MemoryGuard {
   static constexpr double kShortStall = 0.1;   // of the time
   static constexpr double kCalmStall = 0.02;   // between the two nothing is done
   static constexpr double kShortFaults = 200;  // a second; refaults too
+  static constexpr uint64_t kShortFaultsNs = 300'000'000;
   static constexpr uint64_t kNearFloors = 16;
   static constexpr double kSlowTokens = 1.5;
   static constexpr double kSlowShare = 0.25;  // of the rates, when tokens are slow
@@ -89,7 +91,7 @@ class MemoryGuard {
   Rates RatesOf(const PressureSample& sample, double seconds) const;
   bool IsNear() const { return room_ < static_cast<int64_t>(kNearFloors * options_.floor_bytes); }
   bool TokensAreSlow() const;
-  bool IsPressed(const Rates& rates);
+  bool IsPressed(const Rates& rates, uint64_t elapsed_ns);
   bool IsCalm(const Rates& rates) const;
   uint64_t LackingSlots(int64_t room) const;
   bool RemoveSlots(uint64_t count, uint64_t time_ns);
@@ -99,8 +101,9 @@ class MemoryGuard {
   Options options_;
   PressureSample last_;
   bool has_last_ = false;
-  int64_t room_ = 0;         // of the last sample; below 0: what lacks
-  int64_t room_before_ = 0;  // of the one before, as it was left
+  int64_t room_ = 0;          // of the last sample; below 0: what lacks
+  int64_t room_before_ = 0;   // of the one before, as it was left
+  uint64_t faulting_ns_ = 0;  // how long there have been many faults, or refaults, up to now
   uint64_t shrunk_ns_ = 0;
   uint64_t grown_ns_ = 0;
   uint64_t calm_since_ns_ = 0;

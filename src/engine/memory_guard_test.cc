@@ -51,6 +51,15 @@ TEST_F(MemoryGuardTest, FaultsCountToo) {
   EXPECT_EQ(guard_.reason(), "400 pages a second read back");
 }
 
+TEST_F(MemoryGuardTest, FaultsThatDoNotLastAreNoShortness) {
+  After(0);
+  EXPECT_EQ(After(0.1, 0, 5800), 320u) << "the program's own code, once";
+  EXPECT_EQ(After(0.1), 320u);
+  EXPECT_EQ(After(0.1, 0, 300), 320u);
+  EXPECT_EQ(After(0.1, 0, 300), 320u);
+  EXPECT_EQ(After(0.125, 0, 300), 280u) << "for three tenths of a second";
+}
+
 TEST_F(MemoryGuardTest, LittleFreeMemoryTakesWhatIsLacking) {
   After(0);
   sample_.free_bytes = 15 * kMiB;
