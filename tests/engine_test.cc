@@ -162,6 +162,65 @@ TEST(Engine, CancelEndsOneRequestAndNotTheOthers) {
                          alone.tokens.begin() + 1));
 }
 
+// Until somebody stops it, and how far it came: tiny-moe has four layers.
+struct Layers {
+  uint32_t count = 0;
+  uint32_t stop_at = 0;
+  std::function<bool()> Question() {
+    return [this] { return count >= stop_at; };
+  }
+  model::Model::LayerSink Sink() {
+    return [this](uint32_t, uint32_t) { ++count; };
+  }
+};
+
+TEST(Engine, ACancelledPromptEndsAfterTheLayerItIsAtAndLeavesNothing) {
+  EngineOptions options;
+  options.chunk_tokens = 64;
+  options.cache_experts = 7;
+  const auto engine = OpenTiny(options).value();
+  const Request request = MakeRequest(Prompt(1, 100), 6);
+  const Outcome whole = RunAlone(*OpenTiny(options).value(), request);
+  // In the first chunk, in the second one, and twice in that one alone: the first is kept.
+  for (const uint32_t stop_at : {1u, 2u, 6u, 3u, 4u}) {
+    Layers layers{.count = 0, .stop_at = stop_at};
+    engine->OnLayer(layers.Sink());
+    Request stopped = request;
+    stopped.is_cancelled = layers.Question();
+    const Outcome outcome = RunAlone(*engine, stopped);
+    EXPECT_EQ(outcome.reason, FinishReason::kCancelled) << stop_at;
+    EXPECT_TRUE(outcome.tokens.empty());
+    EXPECT_EQ(layers.count, stop_at) << stop_at;
+    EXPECT_EQ(engine->stats().kv.running_count, 0u) << stop_at;
+    engine->OnLayer({});
+  }
+  // What the whole chunks left is still right.
+  EXPECT_GT(engine->stats().kv.kept_count, 0u);
+  EXPECT_EQ(RunAlone(*engine, request).tokens, whole.tokens);
+  EXPECT_GT(engine->stats().reused_token_count, 0u);
+}
+
+TEST(Engine, AStepGoesOnForRequestsThatAreNotCancelled) {
+  EngineOptions options;
+  options.chunk_tokens = 64;
+  const auto engine = OpenTiny(options).value();
+  const Outcome alone = RunAlone(*OpenTiny(options).value(), MakeRequest(Prompt(2, 40), 6));
+  Layers layers{.count = 0, .stop_at = 6};
+  engine->OnLayer(layers.Sink());
+  // The first decodes in the step that brings the prompt of the second.
+  const uint64_t kept = engine->Submit(MakeRequest(Prompt(2, 40), 6)).value();
+  ASSERT_TRUE(engine->Step());
+  Request other = MakeRequest(Prompt(1, 50), 6);
+  other.is_cancelled = layers.Question();
+  const uint64_t cancelled = engine->Submit(other).value();
+  auto outcomes = Finish(*engine);
+  EXPECT_EQ(layers.count % 4, 0u) << "no step was cut short";
+  EXPECT_EQ(outcomes[cancelled].reason, FinishReason::kCancelled);
+  EXPECT_TRUE(std::equal(outcomes[kept].tokens.begin(), outcomes[kept].tokens.end(),
+                         alone.tokens.begin() + 1, alone.tokens.end()));
+  EXPECT_EQ(engine->stats().kv.running_count, 0u);
+}
+
 // A read that fails or brings wrong bytes ends the requests that need the expert, by name.
 TEST(Engine, AFailedReadEndsItsRequestAndTheEngineLivesOn) {
   int reads_until_fault = 40;

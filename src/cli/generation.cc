@@ -12,9 +12,9 @@ Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console
   Answer answer;
   Stopwatch stopwatch;
   StatusLine status(engine, request.prompt.size(), status_mode, console);
+  request.is_cancelled = InterruptGuard::Requested;
   SMOE_TRY_ASSIGN(const uint64_t id, engine.Submit(std::move(request)));
   while (!engine.idle()) {
-    if (InterruptGuard::Requested()) engine.Cancel(id);
     SMOE_TRY_ASSIGN(const std::span<const engine::TokenEvent> events, engine.Step());
     for (const engine::TokenEvent& event : events) {
       status.Token();

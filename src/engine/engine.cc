@@ -62,6 +62,8 @@ struct Running {
   bool cancelled = false;
   model::KvSequence kv;
   Sampler sampler;
+
+  bool IsCancelled() const { return cancelled || (request.is_cancelled && request.is_cancelled()); }
 };
 
 class EngineImpl final : public Engine {
@@ -72,6 +74,7 @@ class EngineImpl final : public Engine {
     rows_.reserve(parts_.batch_max);
     progress_.reserve(parts_.batch_max);
     events_.reserve(2 * parts_.batch_max);
+    parts_.model->StopWhen([this] { return IsEveryTurnCancelled(); });
   }
 
   Result<uint64_t> Submit(Request request) override;
@@ -105,6 +108,7 @@ class EngineImpl final : public Engine {
   void PlanRows();
   Status MakeRoom();
   Status RunRows();
+  bool IsEveryTurnCancelled() const;
   void TakeToken(Running* running, std::span<const float> logits);
   void Finish(Running* running, FinishReason reason, std::optional<uint32_t> token,
               std::optional<Error> error);
@@ -175,7 +179,7 @@ void EngineImpl::Cancel(uint64_t request_id) {
 Result<std::span<const TokenEvent>> EngineImpl::Step() {
   events_.clear();
   for (auto& running : running_) {
-    if (running->cancelled) Finish(running.get(), FinishReason::kCancelled, {}, {});
+    if (running->IsCancelled()) Finish(running.get(), FinishReason::kCancelled, {}, {});
   }
   RemoveFinished();
   if (parts_.keeper) SMOE_TRY(parts_.keeper->Look());
@@ -251,6 +255,12 @@ Status EngineImpl::RunRows() {
   const Stopwatch stopwatch;
   const StepTimes before = ReadClocks();
   SMOE_TRY_ASSIGN(model::StepResult result, parts_.model->Step(rows_, nullptr));
+  if (result.is_stopped) {
+    for (const Turn& turn : turns_) {
+      Finish(running_[turn.request_index].get(), FinishReason::kCancelled, {}, {});
+    }
+    return Ok();
+  }
   bool has_prompt = false;
   for (model::SequenceFailure& failure : result.failures) {
     Running* running = running_[turns_[failure.sequence].request_index].get();
@@ -277,6 +287,13 @@ Status EngineImpl::RunRows() {
   if (!has_prompt) ++stats_.decode_step_count;
   if (!has_prompt && parts_.keeper) parts_.keeper->NoteToken(times.wall_ns);
   return Ok();
+}
+
+// Of the step that is under way; Evaluate has none.
+bool EngineImpl::IsEveryTurnCancelled() const {
+  return !running_.empty() && std::ranges::all_of(turns_, [&](const Turn& turn) {
+    return running_[turn.request_index]->IsCancelled();
+  });
 }
 
 void EngineImpl::TakeToken(Running* running, std::span<const float> logits) {

@@ -69,6 +69,9 @@ struct Request {
   // Taken one by one in place of the tokens that were drawn, while there are any: whoever measures
   // goes along tokens that he knows. Requires ids inside the vocabulary (checked).
   std::vector<uint32_t> continuation;
+  // Asked before each step and after each of its layers, on the thread that steps; once it has said
+  // true the request ends as cancelled. Empty: nobody, see Cancel.
+  std::function<bool()> is_cancelled;
   // Begins with the keys and values that any earlier request left for the same first tokens, and
   // leaves its own. The answer has the same bits either way; off for whoever measures.
   bool shares_prefix = true;
@@ -164,6 +167,9 @@ class Engine {
   // Errors: kInvalid for an empty prompt, an id outside the vocabulary (which, and the size), a
   //         prompt that does not fit the context (both numbers); kExhausted if batch_max run.
   virtual Result<uint64_t> Submit(Request request) = 0;
+  // The request ends with the step that is under way, or the next. A step whose requests are all
+  // cancelled ends after the layer that it is at; where others are in it, it goes on for them.
+  // May be called inside of Step, from what OnLayer was given.
   virtual void Cancel(uint64_t request_id) = 0;
   virtual bool idle() const = 0;  // nothing running
 

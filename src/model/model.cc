@@ -140,6 +140,7 @@ class ModelImpl final : public Model {
   RowCost row_cost() const override { return CostOfRow(*trunk_); }
   const StepProfile& profile() const override { return profile_; }
   void OnLayer(LayerSink sink) override { on_layer_ = std::move(sink); }
+  void StopWhen(StopQuestion question) override { stop_question_ = std::move(question); }
 
   void ForgetActivations() override {
     scratch_.memory.Discard(0, scratch_.memory.size());
@@ -167,6 +168,7 @@ class ModelImpl final : public Model {
   experts::ExpertBackend& backend_;
   const Options options_;
   LayerSink on_layer_;
+  StopQuestion stop_question_;
   StepProfile profile_;
 };
 
@@ -279,6 +281,8 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
     }
     if (on_layer_) on_layer_(layer + 1, config_.num_hidden_layers);
     if (!sequences.empty() && result.failures.size() == sequences.size()) return result;
+    result.is_stopped = stop_question_ && stop_question_();
+    if (result.is_stopped) return result;
   }
   RunHead(forward, taps);
   for (const SequenceRows& sequence : sequences) {

@@ -59,6 +59,8 @@ struct StepResult {
   // unspecified. Valid until the next step.
   std::span<const float> logits;
   std::vector<SequenceFailure> failures;
+  // StopWhen said so: no logits, and every sequence holds the tokens that it held before.
+  bool is_stopped = false;
 };
 
 class Model {
@@ -101,6 +103,11 @@ class Model {
   // Told after each layer of a step how many are done, and of how many; empty: nobody.
   using LayerSink = std::function<void(uint32_t done_count, uint32_t layer_count)>;
   virtual void OnLayer(LayerSink sink) = 0;
+
+  // Asked after each layer of a step, on the thread that steps: true ends the step there. Empty:
+  // nobody.
+  using StopQuestion = std::function<bool()>;
+  virtual void StopWhen(StopQuestion question) = 0;
 
   // Gives the memory of the rows of earlier steps back to the system, the backend's too, for as
   // long as no step wants it again. What Step returned is gone.
