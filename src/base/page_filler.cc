@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <system_error>
 
@@ -14,6 +15,7 @@ namespace smoe {
 namespace {
 
 constexpr int kNiceness = 15;
+constexpr uint64_t kAtOnce = uint64_t{16} << 20;  // by all threads: worth waking them
 constexpr uint64_t kStop = std::numeric_limits<uint64_t>::max();
 
 #ifdef MADV_POPULATE_WRITE
@@ -60,11 +62,33 @@ void PageFiller::AwaitRest() const {
   }
 }
 
-// One huge page after the other, cut where they begin, so that each comes whole.
+// Where the huge page ends that `at` lies in, so that each comes whole.
+uint64_t PageFiller::EndOfPage(uint64_t at) const {
+  const uint64_t misfit = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePageBytes;
+  return std::min<uint64_t>(RoundUp(at + misfit + 1, kHugePageBytes) - misfit, memory_.size());
+}
+
+void PageFiller::TakeNow(uint64_t bytes, ThreadPool& pool) {
+  const uint64_t begin = std::max(filled_.load(std::memory_order_acquire), taken_bytes_);
+  if (begin >= std::min<uint64_t>(bytes, memory_.size())) return;
+  const uint64_t end = std::min<uint64_t>(bytes + std::min(ahead_bytes_, kAtOnce), memory_.size());
+  const auto take = [&](size_t first, size_t last) {
+    uint64_t at = first == 0 ? begin : EndOfPage(begin + (first - 1) * kHugePageBytes);
+    for (size_t i = first; i < last && at < end; ++i) {
+      const uint64_t page_end = EndOfPage(at);
+      // As in Run: a refusal costs time later.
+      (void)madvise(memory_.data() + at, page_end - at, kPopulateWrite);
+      at = page_end;
+    }
+  };
+  pool.ParallelFor(CeilDiv(end - begin, kHugePageBytes) + 1, 1, std::ref(take));
+  taken_bytes_ = end;
+}
+
+// One huge page after the other.
 void PageFiller::Run() {
   // On Linux a thread's alone. Whoever computes or converts meanwhile goes first.
   (void)setpriority(PRIO_PROCESS, 0, kNiceness);
-  const uint64_t misfit = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePageBytes;
   for (uint64_t at = 0; at < memory_.size();) {
     const uint64_t goal = goal_.load(std::memory_order_acquire);
     if (goal == kStop) return;
@@ -72,8 +96,7 @@ void PageFiller::Run() {
       goal_.wait(goal, std::memory_order_acquire);
       continue;
     }
-    const uint64_t end =
-        std::min<uint64_t>(RoundUp(at + misfit + 1, kHugePageBytes) - misfit, memory_.size());
+    const uint64_t end = EndOfPage(at);
     // A refusal costs time later and nothing else; the next piece would be refused as well.
     const bool refused = madvise(memory_.data() + at, end - at, kPopulateWrite) != 0;
     at = refused ? memory_.size() : end;

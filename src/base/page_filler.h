@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/thread_pool.h"
 
 namespace smoe {
 
@@ -32,6 +33,11 @@ class PageFiller {
   // Threads: one owner. Cost: a store; a system call if the filler waits for this.
   void Use(uint64_t bytes);
 
+  // The first `bytes` are written next: what of them is not taken yet is taken now, by all threads
+  // of `pool`, and a little of what lies ahead. Threads: the owner, which is the pool's too. Cost:
+  // two loads if nothing is left.
+  void TakeNow(uint64_t bytes, ThreadPool& pool);
+
   // Waits until the filler touches nothing any more: at most the time of a huge page. Before pages
   // are given back to the system, or the memory ends.
   void Stop();
@@ -44,12 +50,14 @@ class PageFiller {
 
  private:
   PageFiller(MutableBytes memory, uint64_t ahead_bytes);
+  uint64_t EndOfPage(uint64_t at) const;
   void Run();
 
   const MutableBytes memory_;
   const uint64_t ahead_bytes_;
   std::atomic<uint64_t> goal_{0};  // fill up to here; kStop: no further
   std::atomic<uint64_t> filled_{0};
+  uint64_t taken_bytes_ = 0;  // the owner's: from the front, by TakeNow
   std::thread thread_;
 };
 

@@ -60,6 +60,33 @@ TEST(PageFiller, LeavesContentsAlone) {
             static_cast<ptrdiff_t>(kSize / 2));
 }
 
+// At the borders of huge pages and off them, whatever the filler has done by then.
+TEST(PageFiller, TakesWhatIsWrittenNextByAllThreads) {
+  if (!KernelFills()) GTEST_SKIP() << "MADV_POPULATE_WRITE: this kernel has none";
+  constexpr uint64_t kSize = (uint64_t{64} << 20) + kPageBytes;
+  ThreadPool pool(3);
+  for (const uint64_t first :
+       {kPageBytes, kHugePageBytes - kPageBytes, kHugePageBytes, 7 * kHugePageBytes + kPageBytes}) {
+    Result<AlignedBuffer> buffer = AlignedBuffer::Create(kSize, "test");
+    ASSERT_TRUE(buffer.has_value());
+    const auto filler = PageFiller::Start(buffer->bytes(), 0);
+    ASSERT_NE(filler, nullptr);
+    for (const uint64_t bytes : {first, first + kPageBytes, first + 9 * kHugePageBytes}) {
+      filler->TakeNow(bytes, pool);
+      const size_t taken = PagesTaken(buffer->bytes());
+      EXPECT_EQ(PagesTaken(buffer->bytes().first(bytes)), bytes / kPageBytes);
+      EXPECT_LE(taken * kPageBytes, bytes + 2 * kHugePageBytes);
+      std::fill_n(buffer->data(), bytes, std::byte{7});
+      filler->TakeNow(bytes, pool);
+      EXPECT_EQ(PagesTaken(buffer->bytes()), taken);
+    }
+    filler->TakeNow(2 * kSize, pool);
+    EXPECT_EQ(PagesTaken(buffer->bytes()), kSize / kPageBytes);
+    EXPECT_EQ(std::count(buffer->data(), buffer->data() + kSize, std::byte{7}),
+              static_cast<ptrdiff_t>(first + 9 * kHugePageBytes));
+  }
+}
+
 TEST(PageFiller, StopsWhereverItIsAndTakesNothingAfterwards) {
   constexpr uint64_t kSize = uint64_t{256} << 20;
   Result<AlignedBuffer> buffer = AlignedBuffer::Create(kSize, "test");

@@ -110,7 +110,10 @@ Status SlabCache::PushExtents() {
     ++in_flight_count_;
     if (++loading.pushed_count == loading.location.extent_count) starting_.Remove(slot);
   }
-  return pushed == 0 ? Ok() : queue_.Submit();
+  if (pushed == 0) return Ok();
+  // Else the system takes them in Submit, one after the other on this thread.
+  if (filler_ && pool_ != nullptr) filler_->TakeNow(used_bytes_, *pool_);
+  return queue_.Submit();
 }
 
 Status SlabCache::ReapReads(size_t done_min) {
