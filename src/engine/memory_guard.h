@@ -168,6 +168,10 @@ class WatchedBackend final : public experts::ExpertBackend {
   }
   bool WantsLikely(size_t row_count) const override { return backend_->WantsLikely(row_count); }
   void ForgetActivations() override { backend_->ForgetActivations(); }
+  bool WantsFirst(size_t row_count) const override { return backend_->WantsFirst(row_count); }
+  void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {
+    backend_->ForeseeFirst(layer_index, likely_ids);
+  }
   experts::CacheStats stats() const override { return backend_->stats(); }
   uint64_t compute_ns() const override { return backend_->compute_ns(); }
 

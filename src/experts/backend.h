@@ -32,7 +32,7 @@ struct RoutedRows {
   const float* weights = nullptr;        // [row_count][top_k]
   float* out = nullptr;                  // [row_count][hidden_size]: set to the weighted sum
   // Experts of a later layer that its rows will probably want, likeliest first; an expert stands
-  // there once for each row that will. Changes no result.
+  // there once for each row that will. Of many rows some may have been asked. Changes no result.
   uint32_t likely_layer = 0;
   std::span<const uint32_t> likely_ids = {};
   // More rows of the same sequences will run through all layers right afterwards: a prompt's next
@@ -64,6 +64,18 @@ class ExpertBackend {
   // Gives the memory of rows that were computed back to the system, for as long as no Run wants
   // it. Requires that none is under way.
   virtual void ForgetActivations() {}
+
+  // What the rows of a step will probably want of the first layer that has experts, said before
+  // its Run: an expert stands there once for each row that will. Changes no result. Worth the
+  // trouble where WantsFirst says so.
+  virtual bool WantsFirst(size_t row_count) const {
+    (void)row_count;
+    return false;
+  }
+  virtual void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
+    (void)layer_index;
+    (void)likely_ids;
+  }
 
   virtual CacheStats stats() const = 0;
   virtual uint64_t compute_ns() const = 0;

@@ -113,11 +113,11 @@ class ExpertCache {
   // to be finished (Next returned nullopt, or Abandon) and all of its experts to be released.
   virtual void Begin(std::span<const store::ExpertId> wanted, const PassRows& rows = {}) = 0;
 
-  // Experts that the next pass may want, likeliest first, known or not known here. Their reads
-  // start, during this pass, when it has none left to start, into slots that it can spare; what has
-  // not started when the next pass begins is forgotten. An expert that came this way stays at least
-  // until then. A failed read is no error: it is tried again on demand.
-  // yields: only while no read of the pass is under way, for guesses that may be wrong.
+  // Experts that the next pass may want, likeliest first, known or not known here. Said in a pass
+  // or between two. Their reads start when the pass has none left to start, into slots that it can
+  // spare; what has not started when the next pass begins is forgotten. An expert that came this
+  // way stays at least until then. A failed read is no error: it is tried again on demand. yields:
+  // only while no read of the pass is under way, for guesses that may be wrong.
   virtual void Prefetch(std::span<const store::ExpertId> likely, bool yields) = 0;
 
   // Experts to be read while the drive has nothing else to do, likeliest first; known here or not.

@@ -42,6 +42,10 @@ class LocalBackend final : public ExpertBackend {
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   void ForgetActivations() override;
   CacheStats stats() const override { return cache_.stats(); }
+  bool WantsFirst(size_t row_count) const override { return reads_ && row_count > kGuessRowsMax; }
+  void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {
+    Foresee(layer_index, likely_ids);
+  }
   bool WantsLikely(size_t row_count) const override {
     return reads_ && (row_count > kGuessRowsMax || controller_.is_on());
   }
@@ -50,8 +54,8 @@ class LocalBackend final : public ExpertBackend {
  private:
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
-  void Foresee(const RoutedRows& rows);
-  void ForeseeFirst();
+  void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids);
+  void ForeseeNextChunk();
   void CountReads();
   void Guess(const RoutedRows& rows);
   void TimeToken(const RoutedRows& rows);
@@ -175,9 +179,9 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
                {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
   TimeToken(rows);
   if (rows.row_count > kGuessRowsMax) {
-    Foresee(rows);
+    Foresee(rows.likely_layer, rows.likely_ids);
     const bool is_last = std::next(layer) == store_.layers().end();
-    if (is_last && rows.more_follow) ForeseeFirst();
+    if (is_last && rows.more_follow) ForeseeNextChunk();
   } else if (controller_.is_on()) {
     Guess(rows);
   }
@@ -228,15 +232,15 @@ void LocalBackend::TimeToken(const RoutedRows& rows) {
 
 // What many rows will want of the next layer, what most of them will first. The reads begin while
 // this layer computes and the next attends, and not all will have begun.
-void LocalBackend::Foresee(const RoutedRows& rows) {
-  if (rows.likely_ids.empty()) return;
+void LocalBackend::Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
+  if (likely_ids.empty()) return;
   std::fill(likely_counts_.begin(), likely_counts_.end(), 0U);
-  for (const uint32_t expert : rows.likely_ids) {
+  for (const uint32_t expert : likely_ids) {
     if (expert < likely_counts_.size()) ++likely_counts_[expert];
   }
   likely_.clear();
   for (uint32_t expert = 0; expert < likely_counts_.size(); ++expert) {
-    if (likely_counts_[expert] != 0) likely_.push_back({rows.likely_layer, expert});
+    if (likely_counts_[expert] != 0) likely_.push_back({layer_index, expert});
   }
   std::sort(likely_.begin(), likely_.end(), [&](store::ExpertId a, store::ExpertId b) {
     const uint32_t count_a = likely_counts_[a.expert_index];
@@ -248,7 +252,7 @@ void LocalBackend::Foresee(const RoutedRows& rows) {
 
 // Behind the last layer comes the next chunk's first, whose rows nobody has seen. They will want
 // what others wanted there.
-void LocalBackend::ForeseeFirst() {
+void LocalBackend::ForeseeNextChunk() {
   const store::StoreLayer& first = store_.layers().front();
   likely_.clear();
   for (uint32_t expert = 0; expert < first.expert_count; ++expert) {

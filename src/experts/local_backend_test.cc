@@ -497,6 +497,25 @@ TEST(LocalBackend, BehindTheLastLayerTheFirstIsForeseenOnlyIfMoreRowsFollow) {
   }
 }
 
+// Said before the first layer's Run, between two passes.
+TEST(LocalBackend, ManyRowsForeseeTheFirstLayerBeforeItRuns) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  Machine machine(store, {.slot_count = 16, .row_count_max = 17});
+  EXPECT_FALSE(machine.backend->WantsFirst(16));
+  EXPECT_TRUE(machine.backend->WantsFirst(17));
+  const std::vector<uint32_t> likely = {5, 2, 5, 7};
+  machine.backend->ForeseeFirst(0, likely);
+  EXPECT_EQ(machine.backend->stats().prefetch_count, 3u);
+  Batch batch = MakeBatch(store, 17, 4, 3);  // wants every expert of a layer
+  batch.layer_index = 0;
+  std::vector<RowFailure> failures;
+  const std::vector<float> out = RunBatch(*machine.backend, store, batch, &failures);
+  EXPECT_TRUE(failures.empty());
+  EXPECT_EQ(machine.backend->stats().prefetch_used_count, 3u);
+  EXPECT_EQ(machine.backend->stats().read_bytes, 8 * store.Locate({0, 0}).read_bytes());
+  EXPECT_TRUE(SameBits(out, RunGood(store, {.slot_count = 16, .row_count_max = 17}, batch)));
+}
+
 TEST(LocalBackend, ARowAloneForeseesNothing) {
   TestStore store({.layers = {{0, 8}, {1, 8}}});
   Machine machine(store, {.slot_count = 16});

@@ -13,7 +13,7 @@ void SlabCache::ForgetPrefetched() {
 }
 
 void SlabCache::Prefetch(std::span<const store::ExpertId> likely, bool yields) {
-  if (!is_in_pass_ || queue_error_) return;
+  if (queue_error_) return;
   likely_yields_ = yields;
   SMOE_CHECK(likely.size() <= likely_.capacity());
   likely_.assign(likely.begin(), likely.end());

@@ -2,12 +2,16 @@
 #include <functional>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/stopwatch.h"
 #include "model/forward.h"
 
 namespace smoe::model {
 
 namespace {
+
+// Of more rows, every second or nth says what they all want.
+constexpr size_t kGuessRowsMax = 256;
 
 // Fails the sequences whose router logits are not finite.
 void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
@@ -40,11 +44,19 @@ void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer
 void GuessNext(const Forward& forward, const LayerWeights& next) {
   Scratch& scratch = forward.scratch;
   const RouterRule& rule = forward.router_rule;
-  const size_t row_count = forward.row_count();
+  const size_t hidden = forward.config.hidden_size;
+  const size_t stride = CeilDiv(forward.row_count(), kGuessRowsMax);
+  const size_t row_count = CeilDiv(forward.row_count(), stride);
   // `shared` is free until the experts have run.
-  NormRows(forward, scratch.hidden, next.post_norm, scratch.shared);
+  const auto norm = [&](size_t begin, size_t end) {
+    for (size_t row = begin; row < end; ++row) {
+      forward.kernels.rms_norm(scratch.hidden + row * stride * hidden, next.post_norm.data(),
+                               forward.eps(), hidden, scratch.shared + row * hidden);
+    }
+  };
+  forward.pool.ParallelFor(row_count, 1, std::ref(norm));
   const Projection projection[] = {{&next.router, {}, scratch.router}};
-  Project(forward, {scratch.shared, row_count, forward.config.hidden_size}, projection);
+  Project(forward, {scratch.shared, row_count, hidden}, projection);
   scratch.likely_ids.clear();
   const auto route = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
@@ -144,6 +156,12 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 }
 
 }  // namespace
+
+void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
+  const Timed timed(forward.profile.of(Phase::kRouter));
+  GuessNext(forward, layer);
+  forward.backend.ForeseeFirst(layer_index, forward.scratch.likely_ids);
+}
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
                   const LayerWeights* next, StepTaps::Layer* tap) {

@@ -77,6 +77,11 @@ void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t la
 // out = down(silu(gate x) * (up x)) of the normed rows, [rows][hidden_size].
 void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out);
 
+// Guesses for the backend what the first layer with experts will want, from the embeddings: the
+// drive need not wait for the attention of that layer, nor for dense layers before it. `layer`:
+// that one.
+void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
+
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
 // `next`: the layer behind, or nullptr; what its router may want is guessed for the backend.
 // `tap`: nullptr, or gets the routing.

@@ -274,6 +274,10 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
   const size_t hidden_count = forward.row_count() * config_.hidden_size;
   if (want_hidden || want_router) taps->layers.assign(config_.num_hidden_layers, {});
   if (want_hidden) taps->hidden_embed.assign(scratch_.hidden, scratch_.hidden + hidden_count);
+  const auto first = std::ranges::find_if(trunk_->layers, &LayerWeights::is_sparse);
+  if (first != trunk_->layers.end() && backend_.WantsFirst(forward.row_count())) {
+    ForeseeFirst(forward, *first, static_cast<uint32_t>(first - trunk_->layers.begin()));
+  }
   for (uint32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     SMOE_TRY(RunLayer(forward, layer, want_router ? &taps->layers[layer] : nullptr));
     if (want_hidden) {
