@@ -13,6 +13,7 @@
 #include "cli/model_options.h"
 #include "cli/version.h"
 #include "convert/converter.h"
+#include "store/stripe/stripe.h"
 
 namespace smoe::cli {
 
@@ -108,7 +109,15 @@ void PrintSummary(const convert::ConvertReport& report, bool dry_run, Console& c
   PrintErrors("now, against the original", report.target_to_original, console);
 }
 
+Status CheckIsWhole(const std::string& model) {
+  if (!store::stripe::IsStripeFile(model)) return Ok();
+  SMOE_TRY_ASSIGN(const store::stripe::Stripe stripe, store::stripe::ReadStripe(model));
+  return Invalid("{}: a striped model; convert the one that it was made of, which is whole: {}",
+                 model, stripe.model);
+}
+
 Result<ExitCode> Convert(Options& options, Console& console) {
+  SMOE_TRY(CheckIsWhole(options.model.model));
   SMOE_TRY(ChooseFormat(&options));
   SMOE_TRY(ChooseQuantiser(&options));
   convert::ConvertOptions& convert = options.convert;

@@ -54,6 +54,34 @@ TEST_F(StripeCommand, StripedModelHasTheLogitsOfTheModelToTheBit) {
   EXPECT_THAT(twice.err, HasSubstr("a striped model already"));
 }
 
+// The way back: the model itself is whole.
+TEST_F(StripeCommand, TheModelStaysByteForByteAndIsAllThatIsNeededWithoutTheStripe) {
+  const std::string before = io::ReadWholeFile(vault_, 1 << 26).value();
+  const std::string out = folder_.Path("tiny.stripe");
+  ASSERT_EQ(RunForTest({"stripe", vault_, out, folder_.Path("a"), "--weights", "0,1"}).code, 0);
+  EXPECT_EQ(io::ReadWholeFile(vault_, 1 << 26).value(), before);
+  const std::string striped = Logits(out, "striped");
+  const ProgramOutput converted = RunForTest({"convert", out, folder_.Path("records")});
+  EXPECT_EQ(converted.code, 2);
+  EXPECT_THAT(converted.err, HasSubstr("convert the one that it was made of, which is whole: "));
+  EXPECT_THAT(converted.err, HasSubstr("tiny.smoe"));
+  std::filesystem::remove(out);
+  std::filesystem::remove(folder_.Path("a/tiny.stripe.part1"));
+  EXPECT_EQ(RunForTest({"verify", vault_}).code, 0);
+  EXPECT_EQ(Logits(vault_, "whole"), striped);
+}
+
+// 64 experts: the part would get its first one at the 501st.
+TEST_F(StripeCommand, WeightsThatLeaveAPartEmptyAreRefusedWithNumbers) {
+  const ProgramOutput refused = RunForTest(
+      {"stripe", vault_, folder_.Path("e.stripe"), folder_.Path("a"), "--weights", "1000,1"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr(folder_.Path("a") +
+                                     ": its weight of 1 in 1001 gives it none of 64 experts"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.Path("a")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.Path("e.stripe")));
+}
+
 TEST_F(StripeCommand, RecordStoreWithoutAShareOfItsOwnRunsFromThePartsAlone) {
   const std::string records = folder_.Path("records");
   ASSERT_EQ(RunForTest({"pack", TinyMoe(), records}).code, 0);

@@ -78,6 +78,20 @@ Status CheckSpace(const Stripe& stripe, const std::vector<std::string>& folders)
   return Ok();
 }
 
+Status CheckNoPartIsEmpty(const WriteStripeOptions& options, const Placement& placement) {
+  std::vector<size_t> counts(options.weights.size());
+  for (const Place& place : placement.places) ++counts[place.part];
+  uint64_t sum = 0;
+  for (const uint32_t weight : options.weights) sum += weight;
+  for (size_t i = 1; i < counts.size(); ++i) {
+    if (counts[i] != 0) continue;
+    return Invalid(
+        "{}: its weight of {} in {} gives it none of {} experts; raise it, or leave the folder out",
+        options.folders[i - 1], options.weights[i], sum, placement.places.size());
+  }
+  return Ok();
+}
+
 class Writer {
  public:
   Writer(const ExpertStore& store, const WriteStripeOptions& options, const Placement& placement)
@@ -200,6 +214,7 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
                    options.weights.size(), options.folders.size() + 1);
   }
   SMOE_TRY_ASSIGN(const Placement placement, PlaceExperts(store, options.weights));
+  SMOE_TRY(CheckNoPartIsEmpty(options, placement));
   Stripe stripe;
   stripe.path = options.out;
   stripe.model = Absolute(options.model);
