@@ -18,14 +18,15 @@ void KvFile::Define(Arguments& arguments) {
 
 Status KvFile::CheckPlace(const store::ModelFiles& files, const ModelOptions& options) const {
   if (!is_given()) return Ok();
-  SMOE_TRY(io::CheckOutputPlace(*path_, true));
+  SMOE_TRY_ASSIGN(const std::string target, Target());
+  SMOE_TRY(io::CheckOutputPlace(target, true));
   // It is replaced by a file beside it. Found out now, not when an answer is there to be kept.
-  const std::string folder = std::filesystem::path(*path_).parent_path().string();
+  const std::string folder = std::filesystem::path(target).parent_path().string();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
-    return Io("--kv-file: {}: nothing can be written into its folder: {}", *path_,
+    return Io("--kv-file: {}: nothing can be written into its folder: {}", target,
               std::generic_category().message(errno));
   }
-  return CheckSparesModel(*path_, files, options, {});
+  return CheckSparesModel(target, files, options, {});
 }
 
 Result<std::optional<model::KvFileContent>> KvFile::Restore(engine::Engine& engine,
@@ -41,7 +42,22 @@ Result<std::optional<model::KvFileContent>> KvFile::Restore(engine::Engine& engi
 
 Status KvFile::Save(engine::Engine& engine, std::span<const uint32_t> tokens,
                     std::string_view note) const {
-  return is_given() ? engine.SaveTokens(*path_, tokens, note) : Ok();
+  if (!is_given()) return Ok();
+  SMOE_TRY_ASSIGN(const std::string target, Target());
+  return engine.SaveTokens(target, tokens, note);
+}
+
+Result<std::string> KvFile::Target() const {
+  namespace fs = std::filesystem;
+  constexpr int kLinksMax = 40;  // as the kernel follows
+  fs::path path = *path_;
+  std::error_code is_none;
+  for (int i = 0; i < kLinksMax; ++i) {
+    const fs::path next = fs::read_symlink(path, is_none);
+    if (is_none) return path.string();
+    path = path.parent_path() / next;
+  }
+  return Invalid("--kv-file: {}: more than {} links, expected a file", *path_, kLinksMax);
 }
 
 }  // namespace smoe::cli

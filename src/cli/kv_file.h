@@ -35,6 +35,9 @@ class KvFile {
   bool is_given() const { return path_.has_value(); }
 
  private:
+  // The file itself, where the path is a link to it. Errors: kInvalid for a loop of links.
+  Result<std::string> Target() const;
+
   std::optional<std::string> path_;
 };
 

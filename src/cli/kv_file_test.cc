@@ -90,6 +90,26 @@ TEST(KvFile, OtherSettingsAndOtherFilesAreRefusedAndStayAsTheyAre) {
   EXPECT_EQ(RunForTest({"run", kModel, "-p", "A", "--kv-file", ""}).code, 2);
 }
 
+TEST(KvFile, ALinkStaysAndItsTargetIsWritten) {
+  namespace fs = std::filesystem;
+  const TestFolder folder;
+  fs::create_directory(folder.Path("drive"));
+  const std::string link = folder.Path("talk.kv");
+  fs::create_symlink("again.kv", link);
+  fs::create_symlink("drive/talk.kv", folder.Path("again.kv"));  // which is not there yet
+  Answer("A cat.", link);
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_symlink(folder.Path("again.kv")));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder.Path("drive/talk.kv"))));
+  EXPECT_GT(Answer("A cat.", link).reused_count, 0u);
+  EXPECT_TRUE(fs::is_symlink(link));
+  fs::remove(folder.Path("again.kv"));
+  fs::create_symlink("talk.kv", folder.Path("again.kv"));
+  const ProgramOutput loop = RunForTest(RunArguments("A cat.", link));
+  EXPECT_EQ(loop.code, 2);
+  EXPECT_THAT(loop.err, HasSubstr("more than 40 links"));
+}
+
 TEST(KvFile, IsNobodyElsesToRead) {
   const TestFolder folder;
   const std::string file = folder.Path("talk.kv");
