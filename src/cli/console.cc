@@ -18,7 +18,7 @@ Status Console::Flush() const {
 
 Result<std::string> ReadAll(std::FILE* stream, uint64_t size_max) {
   std::string text;
-  char buffer[65536];
+  char buffer[8192];
   errno = 0;
   for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), stream)) > 0;) {
     text.append(buffer, got);
