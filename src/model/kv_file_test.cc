@@ -163,14 +163,16 @@ TEST_F(KvFileTest, EveryTruncationIsRefused) {
   EXPECT_THAT(Refusal(), HasSubstr("10241 bytes, the header says 10240"));
 }
 
-TEST_F(KvFileTest, EveryFlippedBitIsFound) {
+TEST_F(KvFileTest, EveryFlippedBitOfTheHeaderAndASampleBehindItAreFound) {
   Save(kernels::KvKind::kF32);
   const std::string content = Content();
-  for (size_t at = 0; at < content.size(); at += at < 400 ? 1 : 97) {
+  constexpr size_t kHeaderBits = 128 * 8;
+  constexpr size_t kSampleBits = 97 * 8 + 1;  // each time another bit of its byte
+  for (size_t at = 0; at < content.size() * 8; at += at < kHeaderBits ? 1 : kSampleBits) {
     std::string flipped = content;
-    flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
+    flipped[at / 8] = static_cast<char>(flipped[at / 8] ^ (1 << (at % 8)));
     Replace(flipped);
-    EXPECT_NE(Refusal(), "") << "byte " << at;
+    EXPECT_NE(Refusal(), "") << "bit " << at;
   }
 }
 
