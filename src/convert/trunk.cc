@@ -82,7 +82,10 @@ class Planner {
       if (!is_trunk(name) || replaced_.contains(name)) continue;
       const auto converted = converted_.find(name);
       TrunkEntry entry = converted == converted_.end() ? TrunkEntry{} : converted->second;
-      if (!entry.is_converted) entry.source = info;
+      if (!entry.is_converted) {
+        entry.source = info;
+        NoteCodes(name, &entry);
+      }
       entries.emplace_back(name, std::move(entry));
     }
     std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
@@ -122,8 +125,18 @@ class Planner {
     for (const checkpoint::NamedTensor& tensor : {weight.scales, weight.global_scale}) {
       if (tensor.name != nullptr) replaced_.insert(*tensor.name);
     }
-    converted_[name] = {{}, true, std::move(weight), format, *part};
+    converted_[name] = {{}, true, false, std::move(weight), format, *part};
     return Ok();
+  }
+
+  // What is no matrix of ours is copied whatever it is.
+  void NoteCodes(const std::string& name, TrunkEntry* entry) const {
+    std::string_view stem;
+    if (!checkpoint::IsLinearName(name, &stem)) return;
+    Result<LinearWeight> weight = checkpoint::FindLinear(files_, stem, config_);
+    if (!weight || (weight->kind != LinearKind::kInt8 && weight->kind != LinearKind::kQ4)) return;
+    entry->has_codes = true;
+    entry->matrix = std::move(*weight);
   }
 
   const checkpoint::TensorFiles& files_;
@@ -299,6 +312,8 @@ Status StreamTrunk(const checkpoint::TensorFiles& files, const TrunkPlan& plan,
       (*errors)[static_cast<size_t>(entry.part)].Add(stream.error());
       continue;
     }
+    // The copy gets a checksum of its own, which would vouch for them.
+    if (entry.has_codes) SMOE_TRY(checkpoint::CheckScales(files, entry.matrix));
     for (uint64_t at = 0; at < entry.source.size; at += kPieceBytes) {
       const MutableBytes into =
           MutableBytes(piece).first(std::min(kPieceBytes, entry.source.size - at));

@@ -35,7 +35,8 @@ using TrunkErrors = std::array<tensor::QuantisationError, checkpoint::kTrunkPart
 // One tensor of the image, or codes and scales, which follow each other.
 struct TrunkEntry {
   checkpoint::TensorInfo source;    // of what is copied as it is
-  bool is_converted = false;        // then:
+  bool is_converted = false;        // then all of what follows is set
+  bool has_codes = false;           // copied, with codes of int8 or q4: the matrix is set
   checkpoint::LinearWeight matrix;  // borrows names from the files
   tensor::WeightFormat format = tensor::WeightFormat::kF32;
   checkpoint::TrunkPart part = checkpoint::TrunkPart::kDense;
@@ -62,7 +63,8 @@ Result<TrunkPlan> PlanTrunk(const checkpoint::TensorFiles& files,
 
 // Hands the image to `sink` in order, in pieces of at most 4 MiB, and sets `errors`.
 // Errors: of the reads and of the sink; kCorrupt, kUnsupported by tensor for weights that are not
-//         finite, or that a format cannot hold.
+//         finite, or that a format cannot hold; kCorrupt for copied int8 or q4 that no model could
+//         be loaded from.
 // Memory: a few rows of one matrix in f32, and the scales of one matrix.
 using TrunkSink = std::function<Status(Bytes piece)>;
 Status StreamTrunk(const checkpoint::TensorFiles& files, const TrunkPlan& plan,

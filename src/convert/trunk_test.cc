@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "checkpoint/safetensors.h"
 #include "convert/converter.h"
@@ -123,6 +124,39 @@ TEST(QuantisedTrunkFile, VerifyNamesWhatIsDamaged) {
   const std::string scale = q + ".weight_int8_scale";
   expect(scale, 8, std::string("\x00\x00\xc0\x7f", 4), "tensor " + scale + ": element 2 is nan");
   expect(scale, 8, std::string("\x00\x00\x80\xbf", 4), "tensor " + scale + ": element 2 is -1");
+}
+
+// The trunk beside a split vault has no checksum; the copy would have one.
+TEST(QuantisedTrunkFile, ConvertNamesWhatIsDamagedAndLeavesNothing) {
+  const TestFolder folder;
+  const ShatterReport split = MustShatter(folder.Path("s.smoe"), TrunkFormat::kInt8, true);
+  const std::string whole = ReadText(split.scout_path);
+  const std::string codes = std::string(kQ) + ".weight";
+  const std::string scales = std::string(kQ) + ".weight_int8_scale";
+  const auto files = TensorFiles::Open(split.scout_path);
+  ASSERT_TRUE(files);
+  NoProgress progress;
+  const auto convert = [&] {
+    ConvertOptions options;
+    options.to = StoreKind::kRecords;
+    return Convert(folder.Path("s.smoe"), folder.Path("moved"), options, progress);
+  };
+  const auto expect = [&](const std::string& tensor, uint64_t offset, const std::string& bytes,
+                          const std::string& words) {
+    std::string damaged = whole;
+    damaged.replace(files->Find(tensor)->offset + offset, bytes.size(), bytes);
+    WriteText(split.scout_path, damaged);
+    const auto report = convert();
+    ASSERT_FALSE(report) << words;
+    EXPECT_EQ(report.error().code(), ErrorCode::kCorrupt);
+    EXPECT_NE(report.error().message().find(words), std::string::npos) << report.error().message();
+    EXPECT_FALSE(std::filesystem::exists(folder.Path("moved")));
+  };
+  expect(codes, 300, "\x80", "tensor " + codes + ": element 300 is -128");
+  expect(scales, 8, std::string("\x00\x00\xc0\x7f", 4), "tensor " + scales + ": element 2 is nan");
+  WriteText(split.scout_path, whole);
+  const auto report = convert();
+  EXPECT_TRUE(report) << report.error().message();
 }
 
 TEST(QuantisedTrunkFile, AnInterruptedRunWithAnotherFormatIsNotTakenOver) {
