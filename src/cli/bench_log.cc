@@ -182,6 +182,7 @@ Status BenchLog::Append(const engine::MemoryBenchReport& report, const std::stri
     };
     add("decode", memory.decode);
     add("prompt", memory.prefill);
+    add("another prompt", memory.next_prefill);
   }
   return Write(std::move(rows));
 }

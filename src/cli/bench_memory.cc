@@ -61,11 +61,12 @@ std::string DecodeTable(const MemoryBenchReport& report) {
   return text;
 }
 
-std::string PrefillTable(const MemoryBenchReport& report) {
-  std::string text = fmt::format("prompt, {} tokens\n", report.options.bench.prompt_tokens);
+std::string PrefillTable(const MemoryBenchReport& report, const std::string& what,
+                         PhaseFigures MemoryRow::*prefill) {
+  std::string text = fmt::format("{}, {} tokens\n", what, report.options.bench.prompt_tokens);
   text += HeadText();
   for (const MemoryRow& row : report.rows) {
-    if (!row.refused) text += RowText(row, row.prefill, PrefillLimit(row.prefill, report));
+    if (!row.refused) text += RowText(row, row.*prefill, PrefillLimit(row.*prefill, report));
   }
   if (!report.knows_arithmetic) {
     text += "  (arithmetic is left out of the bound: no \"all\" in the list to measure it)\n";
@@ -124,7 +125,8 @@ Json RowJson(const MemoryRow& row, const MemoryBenchReport& report) {
       .Set("open_seconds", SpreadJson(row.open_seconds))
       .Set("first_token_seconds", SpreadJson(row.first_token_seconds))
       .Set("decode", PhaseJson(row.decode, DecodeLimit(row.decode)))
-      .Set("prefill", PhaseJson(row.prefill, PrefillLimit(row.prefill, report)));
+      .Set("prefill", PhaseJson(row.prefill, PrefillLimit(row.prefill, report)))
+      .Set("next_prefill", PhaseJson(row.next_prefill, PrefillLimit(row.next_prefill, report)));
   return json;
 }
 
@@ -157,8 +159,11 @@ std::string MemoryBenchText(const MemoryBenchReport& report) {
                       fmt::format("{} GB/s: plain reads, the median of five in each round",
                                   SpreadText(report.dram_rate, 1e-9, 1)));
   text += fmt::format(kLine, "page cache", PageCacheText(report));
-  return text + "\n" + DecodeTable(report) + "\n" + PrefillTable(report) + "\n" +
-         FirstTokenTable(report);
+  return fmt::format(
+      "{}\n{}\n{}\n{}\n{}", text, DecodeTable(report),
+      PrefillTable(report, "prompt", &MemoryRow::prefill),
+      PrefillTable(report, "another prompt, in the same process", &MemoryRow::next_prefill),
+      FirstTokenTable(report));
 }
 
 Json MemoryBenchJson(const MemoryBenchReport& report) {

@@ -189,14 +189,19 @@ TEST(Bench, AmountsOfMemoryStandBesideEachOther) {
     EXPECT_GT(Number(sizes[i], {"decode", "share_of_bound", "min"}), 0);
     EXPECT_GT(Number(sizes[i], {"peak_bytes"}), 0);
     EXPECT_GT(Number(sizes[i], {"first_token_seconds", "min"}), 0);
+    EXPECT_GT(Number(sizes[i], {"next_prefill", "share_of_bound", "min"}), 0);
   }
+  // 2 GiB hold all that the second prompt wants of what the first one read.
+  EXPECT_LT(Number(sizes[2], {"next_prefill", "read_bytes_per_token"}),
+            Number(sizes[2], {"prefill", "read_bytes_per_token"}));
   std::ifstream file(log);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
-  ASSERT_EQ(lines.size(), 5u);
+  ASSERT_EQ(lines.size(), 7u);
   for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, '\t'), 13) << line;
   EXPECT_THAT(lines[1], HasSubstr("--memory all --prompt 5"));
-  EXPECT_THAT(lines[4], HasSubstr("prompt: "));
+  EXPECT_THAT(lines[5], HasSubstr("\tprompt: "));
+  EXPECT_THAT(lines[6], HasSubstr("\tanother prompt: "));
 }
 
 TEST(Bench, WithoutAResidentAmountThePromptsBoundSaysWhatItLeavesOut) {

@@ -3,14 +3,16 @@
 // A round opens the engine anew for each amount, one after the other, and runs the same request:
 // a prompt of random tokens, then random tokens one by one. An amount that holds fewer than all
 // experts begins with an empty cache, as a program that was just started does; the resident one
-// with all experts loaded and a request behind it. Before and after each request random experts
-// are read plainly, and once a round memory is: the bounds of a round are those of its own rates,
-// since drives and virtual machines change from minute to minute.
+// with all experts loaded and a request behind it. A second prompt of other random tokens follows
+// on the same engine, as a program that runs on has it: its cache holds what the first request
+// left, and no page is touched for the first time. Before and after each request random experts are
+// read plainly, and once a round memory is: the bounds of a round are those of its own rates, since
+// drives and virtual machines change from minute to minute.
 //
 // The bounds, in seconds:
 //   decode    max(needed bytes / drive, active bytes / DRAM) of a token
 //   prefill   max(needed bytes / drive, the resident prefill) of a prompt; without a resident
-//             amount in the list the drive alone
+//             amount in the list the drive alone; the second prompt the same
 // Needed bytes are those of experts that were wanted and not in memory; what was read in vain is
 // read, and not needed. Source: docs/streaming.md, "The bound".
 #pragma once
@@ -56,6 +58,7 @@ struct PhaseRun {
 struct PhaseFigures {
   std::vector<PhaseRun> runs;
 
+  Spread Seconds() const;
   Spread TokensPerSecond() const;
   Spread DriveRate() const;  // bytes read by the seconds of the phase
   Spread BoundTokensPerSecond() const;
@@ -78,6 +81,7 @@ struct MemoryRow {
   uint64_t decode_bytes = 0;  // that a token reads from memory
   PhaseFigures prefill;
   PhaseFigures decode;
+  PhaseFigures next_prefill;  // of the second prompt
 };
 
 struct MemoryBenchReport {
