@@ -17,11 +17,11 @@ namespace smoe::kernels {
 
 namespace {
 
-constexpr size_t kUnitBytes = 32;        // of a row at a time
-constexpr size_t kUnitPiecesMax = 4;     // pieces of columns in a unit
-constexpr size_t kScaleBytes = 2;        // f16
-constexpr size_t kArrangedMax = 128;     // units arranged at once, of all tokens: 12 KiB (Q2: 20)
-constexpr size_t kStretchUnitsMax = 64;  // of each token; so are their weights' scales: 8 KiB
+constexpr size_t kUnitBytes = 32;         // of a row at a time
+constexpr size_t kUnitPiecesMax = 4;      // pieces of columns in a unit
+constexpr size_t kScaleBytes = 2;         // f16
+constexpr size_t kArrangedMax = 128;      // units arranged at once, of all tokens: 12 KiB (Q2: 20)
+constexpr size_t kStretchUnitsMax = 128;  // of each token; so are their weights' scales: 16 KiB
 
 // clang-format off
 alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14,

@@ -24,7 +24,6 @@ constexpr size_t kBytes = 64;           // of a row at a time
 constexpr size_t kParts = 4;            // of 128 bits
 constexpr size_t kStretchVectors = 32;  // activations arranged at once, in units of kBytes
 constexpr size_t kPiecesMax = kParts;   // of one unit
-constexpr size_t kTokensTogether = 4;
 
 __m128i Load128(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 size_t Min(size_t a, size_t b) { return a < b ? a : b; }
@@ -115,9 +114,17 @@ void ArrangeStretch(const int8_t* codes, size_t count, Arranged* out) {
   }
 }
 
+// Sixteen short streams look random to the processor, but rows lie behind one another: sixteen rows
+// are one stretch of memory. One or two tokens, whose stretches are as long as nearly any row, take
+// it from end to end, and fetch line by line what comes kPrefetchBytes after the next sixteen rows
+// begin; more tokens the same columns of the next sixteen. A prefetch cannot fault.
+constexpr size_t kPrefetchBytes = 1024;
+
+template <size_t kTokens>
+constexpr bool kFetchesLines = kTokens <= 2;
+
 // One unit of sixteen rows: dots[token][i], of the rows 4 i to 4 i + 3, as said above. `there`: the
-// bytes that the rows have. The same bytes of the next tile are fetched: rows lie behind one
-// another, but sixteen short streams look random to the processor. A prefetch cannot fault.
+// bytes that the rows have. `ahead`: from a row to the same row of the next tile.
 template <class Format, size_t kTokens>
 void DotRows(const uint8_t* const* rows, size_t offset, __mmask64 there, size_t ahead,
              const Arranged* const* x, __m512i (*dots)[4]) {
@@ -129,8 +136,11 @@ void DotRows(const uint8_t* const* rows, size_t offset, __mmask64 there, size_t 
       __m512i sums[kTokens][2];
       for (size_t row = 0; row < 2; ++row) {
         const uint8_t* at = rows[4 * i + 2 * pair + row] + offset;
-        _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + ahead),
-                     _MM_HINT_T0);
+        const size_t line = (offset / kBytes * kWideRows + 4 * i + 2 * pair + row) * kBytes;
+        const auto wanted_soon = kFetchesLines<kTokens>
+                                     ? reinterpret_cast<uintptr_t>(rows[0]) + kPrefetchBytes + line
+                                     : reinterpret_cast<uintptr_t>(at);
+        _mm_prefetch(reinterpret_cast<const char*>(wanted_soon + ahead), _MM_HINT_T0);
         __m512i codes[Format::kPhases];
         Format::Split(
             there == ~__mmask64{0} ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi8(there, at),
@@ -191,15 +201,25 @@ __m512 AddPieces(const __m512i* dots, const float* w_scales, const float* x_scal
 }
 
 // One stretch of columns.
+template <size_t kTokens>
 struct Stretch {
+  static constexpr size_t kVectors = (kFetchesLines<kTokens> ? 2 : 1) * kStretchVectors;
   size_t col;
   size_t col_count;  // a multiple of kActivationBlock
-  Arranged x[kTokensTogether][kStretchVectors];
-  alignas(64) float w_scales[kStretchVectors * kPiecesMax * kWideRows];
+  Arranged x[kTokens][kVectors];
+  alignas(64) float w_scales[kVectors * kPiecesMax * kWideRows];
 };
 
+inline void PrefetchScales(const PlainWeights& weights, size_t row) {
+  const size_t row_bytes = weights.cols / weights.group_size * 2;
+  const uintptr_t at = reinterpret_cast<uintptr_t>(weights.scales) + row * row_bytes;
+  for (size_t i = 0; i < kWideRows * row_bytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
+  }
+}
+
 template <class Format, size_t kPieces, size_t kTokens>
-void AddTile(const PlainWeights& weights, const WideTile& tile, const Stretch& stretch,
+void AddTile(const PlainWeights& weights, const WideTile& tile, const Stretch<kTokens>& stretch,
              const float* const* x_scales, float* const* out) {
   constexpr size_t kCols = kBytes * Format::kCodesPerByte;
   constexpr size_t kPieceCols = kCols / kPieces;
@@ -245,9 +265,10 @@ void MatMulTokens(const PlainWeights& weights, const QuantisedRows& x, const Mat
                   size_t token) {
   constexpr size_t kCols = kBytes * Format::kCodesPerByte;
   constexpr size_t kPieceCols = kCols / kPieces;
-  Stretch stretch;
-  for (stretch.col = 0; stretch.col < weights.cols; stretch.col += kStretchVectors * kCols) {
-    stretch.col_count = Min(kStretchVectors * kCols, weights.cols - stretch.col);
+  constexpr size_t kStretchCols = Stretch<kTokens>::kVectors * kCols;
+  Stretch<kTokens> stretch;
+  for (stretch.col = 0; stretch.col < weights.cols; stretch.col += kStretchCols) {
+    stretch.col_count = Min(kStretchCols, weights.cols - stretch.col);
     const float* x_scales[kTokens];
     for (size_t t = 0; t < kTokens; ++t) {
       ArrangeStretch<Format>(x.codes + (token + t) * x.col_stride + stretch.col, stretch.col_count,
@@ -256,6 +277,7 @@ void MatMulTokens(const PlainWeights& weights, const QuantisedRows& x, const Mat
     }
     for (size_t row = y.row_begin; row < y.row_end; row += kWideRows) {
       const WideTile tile = MakeWideTile(weights, row, y.row_end);
+      PrefetchScales(weights, row + kWideRows);
       DecodeScalesAvx512(weights, tile, kPieceCols, stretch.col / kPieceCols,
                          stretch.col_count / kPieceCols, stretch.w_scales);
       float* out[kTokens];
@@ -278,8 +300,8 @@ void MatMul(const PlainWeights& weights, const QuantisedRows& x, const MatMulRan
 }
 
 // Eight groups of sixteen rows: `there` says which of the eight exist.
-void TransposeScales(const uint8_t* const* rows, size_t group, __mmask8 there, __m512 unit,
-                     __m512* out) {
+[[gnu::always_inline]] inline void TransposeScales(const uint8_t* const* rows, size_t group,
+                                                   __mmask8 there, __m512 unit, __m512* out) {
   const auto load = [&](size_t row) {
     const uint8_t* at = rows[row] + group * 2;
     return there == 0xff ? Load128(at) : _mm_maskz_loadu_epi16(there, at);
@@ -309,6 +331,21 @@ void TransposeScales(const uint8_t* const* rows, size_t group, __mmask8 there, _
   }
 }
 
+// DecodeScalesAvx512 where each piece is a group.
+void DecodeGroups(const uint8_t* const* rows, size_t first, size_t count, float unit, float* out) {
+  const __m512 factor = _mm512_set1_ps(unit);
+  __m512 scales[8];
+  size_t done = 0;
+  for (; done + 8 <= count; done += 8) {
+    TransposeScales(rows, first + done, 0xff, factor, scales);
+    for (size_t i = 0; i < 8; ++i) _mm512_store_ps(out + (done + i) * kWideRows, scales[i]);
+  }
+  if (done == count) return;
+  const auto there = static_cast<__mmask8>((1u << (count - done)) - 1);
+  TransposeScales(rows, first + done, there, factor, scales);
+  for (size_t i = 0; done < count; ++i, ++done) _mm512_store_ps(out + done * kWideRows, scales[i]);
+}
+
 }  // namespace
 
 WideTile MakeWideTile(const PlainWeights& weights, size_t row, size_t row_end) {
@@ -332,6 +369,7 @@ void DecodeScalesAvx512(const PlainWeights& weights, const WideTile& tile, size_
     for (size_t i = 0; i < kWideRows; ++i) {
       rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
     }
+    if (repeat == 1) return DecodeGroups(rows, first, count, unit, out);
     const size_t group_end = (end - 1) / repeat + 1;
     for (size_t group = first / repeat; group < group_end; group += 8) {
       const size_t groups = Min(8, group_end - group);
