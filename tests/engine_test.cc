@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -219,6 +221,31 @@ TEST(Engine, AStepGoesOnForRequestsThatAreNotCancelled) {
   EXPECT_TRUE(std::equal(outcomes[kept].tokens.begin(), outcomes[kept].tokens.end(),
                          alone.tokens.begin() + 1, alone.tokens.end()));
   EXPECT_EQ(engine->stats().kv.running_count, 0u);
+}
+
+TEST(Engine, AWarmStartReadsOnWhileNoRequestRuns) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("smoe_idle_{}", getpid());
+  EngineOptions options;
+  const Request request = MakeRequest(Prompt(1, 20), 24);
+  EXPECT_EQ(OpenTiny(options).value()->ReadWhileIdle().value_or(true), false) << "no warm start";
+  options.hot_set_path = (folder / "hot.json").string();
+  const std::vector<uint32_t> tokens = RunAlone(*OpenTiny(options).value(), request).tokens;
+  {
+    const auto engine = OpenTiny(options).value();
+    EXPECT_EQ(engine->stats().cache.idle_count, 1u) << "one at a time";
+    for (;;) {
+      const auto more = engine->ReadWhileIdle();
+      ASSERT_TRUE(more);
+      if (!*more) break;
+    }
+    const experts::CacheStats before = engine->stats().cache;
+    EXPECT_GT(before.idle_count, 4u);
+    EXPECT_EQ(RunAlone(*engine, request).tokens, tokens);
+    EXPECT_GT(engine->stats().cache.idle_used_count, 4u);
+    EXPECT_FALSE(engine->ReadWhileIdle().value_or(true));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // A read that fails or brings wrong bytes ends the requests that need the expert, by name.

@@ -72,7 +72,8 @@ class Chat {
   }
 
   Status Loop() {
-    LineReader reader(console_);
+    // A queue that is broken fails the next request, by name.
+    LineReader reader(console_, [this] { return engine_.ReadWhileIdle().value_or(false); });
     std::string line;
     for (;;) {
       const LineReader::Outcome outcome = reader.Read("> ", &line);

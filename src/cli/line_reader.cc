@@ -2,11 +2,13 @@
 #include "cli/line_reader.h"
 
 #include <histedit.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <clocale>
 #include <cwchar>
+#include <utility>
 
 #include "cli/interrupt.h"
 
@@ -15,6 +17,16 @@ namespace smoe::cli {
 namespace {
 
 constexpr int kHistoryLineCount = 500;
+
+// While nothing is typed, `meanwhile` goes on. False: an interrupt.
+bool WaitForInput(const LineReader::Meanwhile& meanwhile) {
+  constexpr int kWaitMs = 2;  // about what a read of an expert takes
+  pollfd input = {STDIN_FILENO, POLLIN, 0};
+  while (meanwhile && meanwhile()) {
+    if (poll(&input, 1, kWaitMs) != 0) break;
+  }
+  return !InterruptGuard::Requested();
+}
 
 // Reads one character; an interrupt ends the line, where the library's own reader would go on.
 int ReadCharacter(EditLine* editor, wchar_t* out) {
@@ -43,6 +55,7 @@ struct LineReader::Editor {
   EditLine* editor = nullptr;
   History* history = nullptr;
   std::string prompt;
+  Meanwhile meanwhile;
 
   ~Editor() {
     if (editor != nullptr) el_end(editor);
@@ -53,12 +66,18 @@ struct LineReader::Editor {
     el_get(line, EL_CLIENTDATA, &self);
     return self->prompt.data();
   }
+  static int Character(EditLine* line, wchar_t* out) {
+    Editor* self = nullptr;
+    el_get(line, EL_CLIENTDATA, &self);
+    return WaitForInput(self->meanwhile) ? ReadCharacter(line, out) : -1;
+  }
 };
 
-LineReader::LineReader(Console& console) : console_(console) {
+LineReader::LineReader(Console& console, Meanwhile meanwhile) : console_(console) {
   if (!IsTerminal(console.in) || !IsTerminal(console.err)) return;
   std::setlocale(LC_CTYPE, "");
   auto made = std::make_unique<Editor>();
+  made->meanwhile = std::move(meanwhile);
   made->editor = el_init("smoe", console.in, console.err, console.err);
   made->history = history_init();
   if (made->editor == nullptr || made->history == nullptr) return;
@@ -68,7 +87,7 @@ LineReader::LineReader(Console& console) : console_(console) {
   el_set(made->editor, EL_PROMPT, Editor::Prompt);
   el_set(made->editor, EL_EDITOR, "emacs");
   el_set(made->editor, EL_HIST, ::history, made->history);
-  el_set(made->editor, EL_GETCFN, ReadCharacter);
+  el_set(made->editor, EL_GETCFN, Editor::Character);
   editor_ = std::move(made);
 }
 

@@ -1,6 +1,7 @@
 // cli/line_reader.h: lines that a person types, with editing and history on a terminal.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,7 +18,10 @@ class LineReader {
 
   // On a terminal lines are edited (arrows, history); elsewhere they are read as they come and no
   // prompt is written.
-  explicit LineReader(Console& console);
+  // `meanwhile`: called again and again while a terminal is waited for, as long as it returns true
+  // and anew for each character. Empty: nobody.
+  using Meanwhile = std::function<bool()>;
+  explicit LineReader(Console& console, Meanwhile meanwhile = {});
   ~LineReader();
 
   // kInterrupted: Ctrl-C was pressed (an InterruptGuard must be alive); the line is dropped.

@@ -84,6 +84,7 @@ class EngineImpl final : public Engine {
   Status Evaluate(std::span<const uint32_t> tokens, model::StepTaps want,
                   const LogitSink& sink) override;
   Status LoadExperts(const LoadSink& sink) override;
+  Result<bool> ReadWhileIdle() override;
 
   Result<model::KvFileContent> RestoreTokens(const std::string& path) override;
   Status SaveTokens(const std::string& path, std::span<const uint32_t> tokens,
@@ -374,6 +375,15 @@ Status EngineImpl::LoadExperts(const LoadSink& sink) {
     }
   }
   return Ok();
+}
+
+Result<bool> EngineImpl::ReadWhileIdle() {
+  SMOE_CHECK(idle());
+  if (!parts_.warm_start) return false;
+  // No pass is under way: nothing is handed out, but what arrived lands and the next read begins.
+  SMOE_TRY_ASSIGN(const std::optional<experts::ReadyExpert> none, parts_.cache->TryNext());
+  SMOE_CHECK(!none);
+  return parts_.cache->Audit().loading != 0;
 }
 
 // The instruction set is not among the settings: all give the same bits.

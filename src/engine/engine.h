@@ -189,6 +189,11 @@ class Engine {
   using LoadSink = std::function<void(uint64_t loaded_count, uint64_t wanted_count)>;
   virtual Status LoadExperts(const LoadSink& sink) = 0;
 
+  // For whoever waits for the next request: lets the reads of a warm start go on, which otherwise
+  // do so inside of steps only. False: there are none, ask again after the next request; true: call
+  // again in a millisecond or two. Requires idle(). Errors: only if the queue itself is broken.
+  virtual Result<bool> ReadWhileIdle() = 0;
+
   // A file of keys and values, model/kv_file.h. Restore reads one: requests that begin with its
   // tokens then compute only what follows. Save writes what is kept of `tokens`, which is all of
   // them after the request that had them, with a note for whoever restores it.
