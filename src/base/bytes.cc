@@ -9,13 +9,29 @@
 
 #include <algorithm>
 
+#include "base/checksum_avx2.h"
+
 namespace smoe {
+
+namespace {
+
+// So many bytes come from memory, as a rule.
+[[maybe_unused]] constexpr size_t kLongBytes = size_t{256} << 10;
+
+}  // namespace
 
 bool AllZero(Bytes bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-uint64_t Checksum(Bytes bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t Checksum(Bytes bytes) {
+#if defined(__x86_64__)
+  if (bytes.size() >= kLongBytes && __builtin_cpu_supports("avx2")) {
+    return ChecksumAvx2(bytes.data(), bytes.size());
+  }
+#endif
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 ChecksumStream::ChecksumStream() : state_(XXH3_createState()) {
   SMOE_CHECK(state_ != nullptr);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <random>
 #include <string_view>
+#include <vector>
 
 namespace smoe {
 namespace {
@@ -29,6 +31,23 @@ TEST(Checksum, IsXxh3) {
   stream.Add(AsBytes(std::string_view("smo")));
   stream.Add(AsBytes(std::string_view("e")));
   EXPECT_EQ(stream.Digest(), Checksum(AsBytes(std::string_view("smoe"))));
+}
+
+// Long memory is summed by another text than streams are; short of the border and beyond it.
+TEST(Checksum, OfLongMemoryIsThatOfTheStream) {
+  std::vector<std::byte> bytes((size_t{256} << 10) + 5000);
+  std::mt19937_64 random(6);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (const size_t size : {bytes.size(), bytes.size() - 1, bytes.size() - 4999, size_t{256} << 10,
+                            (size_t{256} << 10) - 1}) {
+    for (const size_t begin : {size_t{0}, size_t{3}}) {
+      const Bytes part = Bytes(bytes).subspan(begin, size - begin);
+      ChecksumStream stream;
+      stream.Add(part.first(1000));
+      stream.Add(part.subspan(1000));
+      EXPECT_EQ(Checksum(part), stream.Digest()) << size << " from " << begin;
+    }
+  }
 }
 
 }  // namespace
