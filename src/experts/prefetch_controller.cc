@@ -4,41 +4,34 @@ namespace smoe::experts {
 
 bool PrefetchController::is_on() const {
   if (mode_ != PrefetchMode::kAuto) return mode_ == PrefetchMode::kOn;
-  return phase_ == Phase::kWith || (phase_ == Phase::kKept && keeps_on_);
+  return is_trial_ ? token_count_ % 2 != 0 : keeps_on_;
 }
 
 void PrefetchController::TokenDone(uint64_t ns, uint64_t wait_ns) {
-  window_ns_ += ns;
-  wait_ns_ += wait_ns;
+  if (is_trial_) {
+    trial_ns_ += ns;
+    (token_count_ % 2 != 0 ? wait_with_ns_ : wait_without_ns_) += wait_ns;
+    if (++token_count_ == 2 * kWindowTokens) TrialDone();
+    return;
+  }
   if (++token_count_ < kWindowTokens) return;
-  WindowDone();
-  Disturb();
+  token_count_ = 0;
+  is_trial_ = ++kept_count_ == kKeptWindows;
 }
 
 void PrefetchController::Disturb() {
   token_count_ = 0;
-  window_ns_ = 0;
-  wait_ns_ = 0;
+  trial_ns_ = 0;
+  wait_with_ns_ = 0;
+  wait_without_ns_ = 0;
 }
 
-void PrefetchController::WindowDone() {
-  switch (phase_) {
-    case Phase::kWithout: {
-      without_ns_ = window_ns_;
-      const bool waits =
-          static_cast<double>(wait_ns_) > kWaitShareMin * static_cast<double>(window_ns_);
-      if (waits) phase_ = Phase::kWith;
-      return;
-    }
-    case Phase::kWith:
-      keeps_on_ = window_ns_ < without_ns_;
-      kept_count_ = 0;
-      phase_ = Phase::kKept;
-      return;
-    case Phase::kKept:
-      if (++kept_count_ == kKeptWindows) phase_ = Phase::kWithout;
-      return;
-  }
+void PrefetchController::TrialDone() {
+  const double saved = static_cast<double>(wait_without_ns_) - static_cast<double>(wait_with_ns_);
+  keeps_on_ = saved > kGuessCostShare * static_cast<double>(trial_ns_) / 2;
+  kept_count_ = 0;
+  is_trial_ = false;
+  Disturb();
 }
 
 }  // namespace smoe::experts
