@@ -189,6 +189,7 @@ class Conversion {
   }
 
   Status WriteTrunk() {
+    SMOE_TRY(CheckStoredTrunk(model_));
     SMOE_TRY(target_.BeginFile(store::vault::kSectionTrunk, plan_.trunk.layout.total_bytes));
     SMOE_TRY(StreamTrunk(
         model_.files.trunk, plan_.trunk, [&](Bytes piece) { return target_.AppendFile(piece); },

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "base/memory.h"
@@ -340,6 +341,40 @@ TEST(Converter, ADamagedExpertIsNamedAndNothingIsLeft) {
       left.push_back(entry.path().filename().string());
     }
     EXPECT_EQ(left, std::vector<std::string>{"source.smoe"});
+  }
+}
+
+// A weight of another value is a weight: only the checksum knows.
+TEST(Converter, ADamagedTrunkIsNamedAndNothingIsLeft) {
+  const TestFolder folder;
+  const std::string source = MakeVault(folder);
+  const std::string records = folder.Path("records");
+  ASSERT_TRUE(ConvertQuietly(source, records, ToRecords()));
+  const auto vault = store::vault::OpenVault(source);
+  ASSERT_TRUE(vault);
+  const auto* trunk = vault->annex->Find(store::vault::kSectionTrunk);
+  ASSERT_NE(trunk, nullptr);
+  std::string bytes = ReadText(source);
+  bytes[trunk->offset + trunk->size / 2] ^= 1;
+  WriteText(source, bytes);
+  const std::string stored = records + "/trunk.safetensors";
+  bytes = ReadText(stored);
+  ASSERT_FALSE(bytes.empty());
+  bytes[bytes.size() / 2] ^= 1;
+  WriteText(stored, bytes);
+
+  ConvertOptions quantised = ToVault(64);
+  quantised.trunk_formats = checkpoint::TrunkFormats::All(checkpoint::TrunkFormat::kInt8);
+  const std::tuple<std::string, ConvertOptions> kCases[] = {
+      {source, ToVault(64)}, {source, quantised}, {source, ToRecords()}, {records, ToVault(64)}};
+  for (const auto& [model, options] : kCases) {
+    const std::string out = folder.Path("out");
+    const auto report = ConvertQuietly(model, out, options);
+    ASSERT_FALSE(report) << model;
+    EXPECT_EQ(report.error().code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(report.error().message(), HasSubstr("trunk: checksum is"));
+    EXPECT_FALSE(fs::exists(out));
+    EXPECT_FALSE(fs::exists(out + ".partial"));
   }
 }
 

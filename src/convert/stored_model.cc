@@ -28,6 +28,10 @@ Status ReadVaultParts(const std::string& path, StoredModel* model) {
   SMOE_TRY_ASSIGN(const vault::Vault opened, vault::OpenVault(path));
   if (!opened.annex) return Ok();
   for (const vault::AnnexSection& section : opened.annex->sections) {
+    if (section.name == vault::kSectionTrunk) {
+      SMOE_TRY_ASSIGN(io::File file, io::File::OpenRead(path));
+      model->trunk = {std::move(file), section.offset, section.size, section.checksum};
+    }
     const bool is_origin = section.name == vault::kSectionOrigin;
     if (IsKnownPart(section.name) && !is_origin) continue;
     SMOE_TRY_ASSIGN(std::string content, vault::ReadAnnexSection(opened.file, section));
@@ -55,6 +59,11 @@ Result<bool> HasInputScales(const records::RecordFolder& folder) {
 Status ReadFolderParts(const std::string& path, StoredModel* model) {
   SMOE_TRY_ASSIGN(records::RecordFolder folder, records::OpenRecordFolder(path));
   for (const records::StoreFile& file : folder.index.files) {
+    if (file.part == records::kPartTrunk) {
+      SMOE_TRY_ASSIGN(io::File trunk,
+                      io::File::OpenRead((std::filesystem::path(path) / file.name).string()));
+      model->trunk = {std::move(trunk), 0, file.bytes, file.checksum};
+    }
     if (IsKnownPart(file.part)) continue;
     SMOE_TRY_ASSIGN(std::string content,
                     records::ReadStoreFile(folder, file, vault::kSmallSectionBytesMax));
@@ -108,6 +117,22 @@ Result<StoredModel> OpenStoredModel(const std::string& path,
   SMOE_TRY_ASSIGN(model.source, SourceJson(inputs, model.files.side_files.config, true));
   for (const io::File& file : inputs) model.inputs.push_back(file.path());
   return model;
+}
+
+Status CheckStoredTrunk(const StoredModel& model) {
+  constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+  if (!model.trunk) return Ok();
+  const StoredTrunk& trunk = *model.trunk;
+  std::vector<std::byte> buffer(std::min(kPieceBytes, trunk.size));
+  ChecksumStream checksum;
+  for (uint64_t done = 0; done < trunk.size; done += kPieceBytes) {
+    const MutableBytes piece = MutableBytes(buffer).first(std::min(kPieceBytes, trunk.size - done));
+    SMOE_TRY(trunk.file.ReadAt(trunk.offset + done, piece));
+    checksum.Add(piece);
+  }
+  if (checksum.Digest() == trunk.checksum) return Ok();
+  return Corrupt("{}: trunk: checksum is {:016x}, expected {:016x}", trunk.file.path(),
+                 checksum.Digest(), trunk.checksum);
 }
 
 }  // namespace smoe::convert
