@@ -16,6 +16,10 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // the file's matrices may be wider than the ones in memory.
 constexpr uint64_t kTrunkPagesMultiple = 4;
 
+// What is touched next of the cache, of keys and values, of activations and of the heap takes whole
+// huge pages: more than kSpareDivisor leaves of little memory.
+constexpr uint64_t kSpareBytesMin = 12 * kMiB;
+
 // The slots that the user asked for, or nullopt.
 Result<std::optional<uint64_t>> AskedSlots(const BudgetDemand& demand) {
   if (demand.cache_bytes && demand.cache_experts) {
@@ -310,8 +314,8 @@ uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t ro
 
 uint32_t SlotsBesideHeld(const BudgetDemand& demand, const Budget& budget, uint64_t held_bytes) {
   if (!budget.limit.is_asked || demand.cache_bytes || demand.cache_experts) return 0;
-  const uint64_t usable = budget.limit.bytes - budget.limit.bytes / kSpareDivisor;
-  const uint64_t left = usable - std::min(usable, held_bytes);
+  const uint64_t spare = std::max(budget.limit.bytes / kSpareDivisor, kSpareBytesMin);
+  const uint64_t left = budget.limit.bytes - std::min(budget.limit.bytes, spare + held_bytes);
   return static_cast<uint32_t>(std::min<uint64_t>(left / SlotCost(demand), demand.expert_count));
 }
 

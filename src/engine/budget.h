@@ -128,8 +128,8 @@ uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t ro
 
 // Slots that fit beside what is really held, where that is less than was counted: the program takes
 // less than kProgramBytes, and huge pages are seldom touched where they may be. `held_bytes`: of
-// the process, without the cache. 1/kSpareDivisor of the amount is left. 0 where the amount is not
-// the process's own (--memory), or the user asked for a cache of some size.
+// the process, without the cache. 1/kSpareDivisor of the amount is left, 12 MiB at least. 0 where
+// the amount is not the process's own (--memory), or the user asked for a cache of some size.
 inline constexpr uint64_t kSpareDivisor = 32;
 uint32_t SlotsBesideHeld(const BudgetDemand& demand, const Budget& budget, uint64_t held_bytes);
 

@@ -86,6 +86,10 @@ TEST(SlotsBesideHeld, CountsWhatIsHeldAndLeavesAThirtySecond) {
   EXPECT_EQ(SlotsBesideHeld(demand, *budget, 75 * kMiB), 697u);
   EXPECT_EQ(SlotsBesideHeld(demand, *budget, 900 * kMiB), 0u);
   EXPECT_EQ(SlotsBesideHeld(demand, *budget, 0), std::min(771u, demand.expert_count));
+  // 300 - 12 - 75: a 32nd would be less than the huge pages that are touched next.
+  const auto small = DivideAsked(demand, 300 * kMiB);
+  ASSERT_TRUE(small);
+  EXPECT_EQ(SlotsBesideHeld(demand, *small, 75 * kMiB), 212u);
   // What is free at the start says nothing of what the process may hold.
   EXPECT_EQ(SlotsBesideHeld(demand, *Divide(demand, 800 * kMiB), 75 * kMiB), 0u);
   BudgetDemand asked = demand;
