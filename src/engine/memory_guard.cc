@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -46,11 +47,13 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
   const Rates rates = is_first ? Rates() : RatesOf(sample, seconds);
   if (!IsCalm(rates)) calm_since_ns_ = sample.time_ns;
   const bool is_settled = shrunk_ns_ == 0 || sample.time_ns - shrunk_ns_ >= kSettleNs;
-  const bool is_pressed = IsPressed(rates, is_first ? 0 : sample.time_ns - last_.time_ns);
-  const bool has_changed =
-      MakeRoom(sample, unfilled_bytes) ||
-      (is_settled && is_pressed &&
-       RemoveSlots(CeilDiv(stats_.slot_count, kShrinkDivisor), sample.time_ns));
+  std::string pressure = Pressure(rates, is_first ? 0 : sample.time_ns - last_.time_ns);
+  bool has_changed = MakeRoom(sample, unfilled_bytes);
+  if (!has_changed && is_settled && !pressure.empty() &&
+      RemoveSlots(CeilDiv(stats_.slot_count, kShrinkDivisor), sample.time_ns)) {
+    has_changed = true;
+    reason_ = std::move(pressure);
+  }
   if (!has_changed && sample.time_ns - calm_since_ns_ >= calm_wanted_ns_ &&
       sample.time_ns - grown_ns_ >= kGrowNs) {
     Grow(sample);
@@ -62,10 +65,9 @@ uint32_t MemoryGuard::Decide(const PressureSample& sample, uint64_t unfilled_byt
 }
 
 void MemoryGuard::Allow(uint32_t slot_count) {
-  const bool was_short = stats_.slot_count < options_.slot_count;
   const uint32_t before = stats_.slot_count;
   options_.slot_count = slot_count;
-  stats_.slot_count = was_short ? std::min(stats_.slot_count, slot_count) : slot_count;
+  stats_.slot_count = was_short_ ? std::min(stats_.slot_count, slot_count) : slot_count;
   // What the cache takes or gives is nobody else's doing.
   room_before_ +=
       Signed(before * options_.slot_bytes) - Signed(stats_.slot_count * options_.slot_bytes);
@@ -89,7 +91,8 @@ MemoryGuard::Rates MemoryGuard::RatesOf(const PressureSample& sample, double sec
           .refaults = Rise(sample.refault_count, last_.refault_count) / seconds};
 }
 
-bool MemoryGuard::IsPressed(const Rates& rates, uint64_t elapsed_ns) {
+// Why the rates are those of short memory; empty if they are not.
+std::string MemoryGuard::Pressure(const Rates& rates, uint64_t elapsed_ns) {
   const double share = TokensAreSlow() ? kSlowShare : 1;
   const bool stall_counts = last_.stall_is_own || IsNear();
   const bool refaults_count = !options_.reads_page_cache && IsNear();
@@ -97,20 +100,19 @@ bool MemoryGuard::IsPressed(const Rates& rates, uint64_t elapsed_ns) {
   const bool is_faulting = rates.faults >= many || (refaults_count && rates.refaults >= many);
   faulting_ns_ = is_faulting ? faulting_ns_ + elapsed_ns : 0;
   const bool faults_last = faulting_ns_ >= kShortFaultsNs;
+  std::string text;
   if (stall_counts && rates.stall >= share * kShortStall) {
-    reason_ = fmt::format("memory stalls {:.0f} % of the time", 100 * rates.stall);
+    text = fmt::format("memory stalls {:.0f} % of the time", 100 * rates.stall);
   } else if (faults_last && rates.faults >= many) {
-    reason_ = fmt::format("{:.0f} pages a second read back", rates.faults);
+    text = fmt::format("{:.0f} pages a second read back", rates.faults);
   } else if (faults_last) {
-    reason_ = fmt::format("{:.0f} pages a second lost and wanted again", rates.refaults);
-  } else {
-    return false;
+    text = fmt::format("{:.0f} pages a second lost and wanted again", rates.refaults);
   }
-  if (share < 1) {
-    reason_ += fmt::format(", tokens take {:.1f} times as long as usual",
-                           recent_token_ns_ / usual_token_ns_);
+  if (!text.empty() && share < 1) {
+    text += fmt::format(", tokens take {:.1f} times as long as usual",
+                        recent_token_ns_ / usual_token_ns_);
   }
-  return true;
+  return text;
 }
 
 bool MemoryGuard::IsCalm(const Rates& rates) const {
@@ -160,6 +162,7 @@ bool MemoryGuard::RemoveSlots(uint64_t fewer, uint64_t time_ns) {
   stats_.slot_count = static_cast<uint32_t>(count);
   stats_.slot_count_min = std::min(stats_.slot_count_min, stats_.slot_count);
   ++stats_.shrink_count;
+  was_short_ = true;
   shrunk_ns_ = time_ns;
   return true;
 }
@@ -167,7 +170,10 @@ bool MemoryGuard::RemoveSlots(uint64_t fewer, uint64_t time_ns) {
 void MemoryGuard::Grow(const PressureSample& sample) {
   const uint32_t more = std::min(options_.slot_count - stats_.slot_count,
                                  static_cast<uint32_t>(CeilDiv(options_.slot_count, kGrowDivisor)));
-  if (more == 0) return;
+  if (more == 0) {
+    was_short_ = false;
+    return;
+  }
   const int64_t taken = Signed(more * options_.slot_bytes);
   if (room_ < taken + 2 * Signed(options_.floor_bytes)) return;
   room_ -= taken;

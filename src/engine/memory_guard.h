@@ -74,8 +74,8 @@ class MemoryGuard {
   // A decoding step has taken so long.
   void NoteToken(uint64_t ns);
 
-  // From now on so many at most. More than before come at once, unless memory was short: then
-  // slowly, as above.
+  // From now on so many at most. More than before come at once; where memory was short, and not all
+  // slots have come back and stayed for a calm time since, slowly, as above.
   void Allow(uint32_t slot_count);
 
   // Why the last change was made: "memory stalls 23 % of the time".
@@ -91,7 +91,7 @@ class MemoryGuard {
   Rates RatesOf(const PressureSample& sample, double seconds) const;
   bool IsNear() const { return room_ < static_cast<int64_t>(kNearFloors * options_.floor_bytes); }
   bool TokensAreSlow() const;
-  bool IsPressed(const Rates& rates, uint64_t elapsed_ns);
+  std::string Pressure(const Rates& rates, uint64_t elapsed_ns);
   bool IsCalm(const Rates& rates) const;
   uint64_t LackingSlots(int64_t room) const;
   bool RemoveSlots(uint64_t count, uint64_t time_ns);
@@ -104,6 +104,7 @@ class MemoryGuard {
   int64_t room_ = 0;          // of the last sample; below 0: what lacks
   int64_t room_before_ = 0;   // of the one before, as it was left
   uint64_t faulting_ns_ = 0;  // how long there have been many faults, or refaults, up to now
+  bool was_short_ = false;    // slots went, and there was no calm time with all of them since
   uint64_t shrunk_ns_ = 0;
   uint64_t grown_ns_ = 0;
   uint64_t calm_since_ns_ = 0;

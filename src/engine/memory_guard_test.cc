@@ -162,6 +162,28 @@ TEST_F(MemoryGuardTest, MoreThatIsAllowedComesAtOnceUnlessMemoryWasShort) {
   EXPECT_EQ(guard_.stats().slot_count, 320u);
 }
 
+// A prompt may take more slots than the guard did, and give them back.
+TEST_F(MemoryGuardTest, ShortnessIsRememberedWhereLessIsAllowedMeanwhile) {
+  After(0);
+  EXPECT_EQ(After(1, 0.5), 280u);
+  guard_.Allow(200);
+  EXPECT_EQ(After(0.25), 200u);
+  guard_.Allow(320);
+  EXPECT_EQ(After(0.25), 200u);
+  for (int i = 0; i < 60; ++i) After(1);
+  EXPECT_EQ(guard_.stats().slot_count, 320u) << "ten each two seconds, behind a calm time";
+  guard_.Allow(200);
+  guard_.Allow(320);
+  EXPECT_EQ(After(0.25), 320u) << "long calm";
+}
+
+TEST_F(MemoryGuardTest, TheReasonIsThatOfTheLastChange) {
+  After(0);
+  EXPECT_EQ(After(0.5, 0, 400), 280u);
+  EXPECT_EQ(After(0.25, 0.2), 280u) << "the effect is waited for";
+  EXPECT_EQ(guard_.reason(), "400 pages a second read back");
+}
+
 TEST_F(MemoryGuardTest, GrowsBackSlowlyAfterACalmTimeAndNeverBeyondTheFirstSize) {
   After(0);
   ASSERT_EQ(After(1, 0.5), 280u);
