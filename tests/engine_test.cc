@@ -66,18 +66,22 @@ TEST(Engine, RequestsTogetherGetTheTokensOfRequestsAlone) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(together[ids[i]].tokens, alone[i]) << i;
 }
 
+// --memory, by the message that refuses less.
+uint64_t SmallestThatWorks(EngineOptions options) {
+  options.memory_bytes = 1;
+  const std::string refusal = OpenTiny(options).error().message();
+  const std::string before_size = "the smallest that works is ";
+  EXPECT_THAT(refusal, HasSubstr(before_size));
+  return uint64_t{std::stoul(refusal.substr(refusal.find(before_size) + before_size.size()))} << 20;
+}
+
 // The smallest memory that works has no room for more than top_k + 1 = 5 experts beside a chunk's
 // activations at their largest, and for all 64 beside those of an answer.
 TEST(Engine, AnAnswerGivesTheMemoryOfItsPromptBackToTheCache) {
   EngineOptions options;
   options.chunk_tokens = 2500;
   options.context_tokens = 1024;
-  options.memory_bytes = 1;
-  const std::string refusal = OpenTiny(options).error().message();
-  const std::string before_size = "the smallest that works is ";
-  ASSERT_THAT(refusal, HasSubstr(before_size));
-  const std::string size = refusal.substr(refusal.find(before_size) + before_size.size());
-  options.memory_bytes = uint64_t{std::stoul(size)} << 20;
+  options.memory_bytes = SmallestThatWorks(options);
   const auto engine = OpenTiny(options).value();
   const auto slots = [&] { return engine->stats().guard.slot_count; };
   EXPECT_EQ(slots(), 64u);
@@ -97,6 +101,22 @@ TEST(Engine, AnAnswerGivesTheMemoryOfItsPromptBackToTheCache) {
   EngineOptions resident;
   resident.context_tokens = 1024;
   EXPECT_EQ(tokens, RunAlone(*OpenTiny(resident).value(), MakeRequest(Prompt(2, 900), 24)).tokens);
+}
+
+// Evaluate touches all activations; a prompt of few tokens is no more than an answer.
+TEST(Engine, AnAnswerBehindEvaluateGetsItsMemoryToo) {
+  EngineOptions options;
+  options.chunk_tokens = 2500;
+  options.context_tokens = 1024;
+  options.evaluate = true;
+  options.memory_bytes = SmallestThatWorks(options);
+  const auto engine = OpenTiny(options).value();
+  RunAlone(*engine, MakeRequest(Prompt(1, 5), 12));
+  EXPECT_EQ(engine->stats().guard.slot_count, 64u);
+  ASSERT_TRUE(engine->Evaluate(Prompt(2, 900), {}, [](size_t, auto, const auto&) { return Ok(); }));
+  EXPECT_LT(engine->stats().guard.slot_count, 64u);
+  RunAlone(*engine, MakeRequest(Prompt(3, 5), 12));
+  EXPECT_EQ(engine->stats().guard.slot_count, 64u);
 }
 
 TEST(Engine, EndsAtAStopIdWithoutDeliveringIt) {
@@ -221,6 +241,20 @@ TEST(Engine, AStepGoesOnForRequestsThatAreNotCancelled) {
   EXPECT_TRUE(std::equal(outcomes[kept].tokens.begin(), outcomes[kept].tokens.end(),
                          alone.tokens.begin() + 1, alone.tokens.end()));
   EXPECT_EQ(engine->stats().kv.running_count, 0u);
+}
+
+// Asked before the step, after its first layer, and never again.
+TEST(Engine, ARequestThatSaidItIsCancelledInAStepWithOthersEndsWithIt) {
+  const auto engine = OpenTiny({}).value();
+  Request once = MakeRequest(Prompt(1, 20), 6);
+  int asked = 0;
+  once.is_cancelled = [&] { return ++asked == 2; };
+  const uint64_t cancelled = engine->Submit(once).value();
+  const uint64_t kept = engine->Submit(MakeRequest(Prompt(2, 20), 6)).value();
+  auto outcomes = Finish(*engine);
+  EXPECT_EQ(outcomes[cancelled].reason, FinishReason::kCancelled);
+  EXPECT_EQ(outcomes[kept].tokens.size(), 6u);
+  EXPECT_EQ(asked, 2);
 }
 
 TEST(Engine, AWarmStartReadsOnWhileNoRequestRuns) {

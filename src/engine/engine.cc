@@ -63,7 +63,10 @@ struct Running {
   model::KvSequence kv;
   Sampler sampler;
 
-  bool IsCancelled() const { return cancelled || (request.is_cancelled && request.is_cancelled()); }
+  bool IsCancelled() {
+    cancelled = cancelled || (request.is_cancelled && request.is_cancelled());
+    return cancelled;
+  }
 };
 
 class EngineImpl final : public Engine {
@@ -334,6 +337,7 @@ Status EngineImpl::Evaluate(std::span<const uint32_t> tokens, model::StepTaps wa
                             const LogitSink& sink) {
   SMOE_CHECK(idle() && parts_.logit_row_max >= parts_.limits.chunk_tokens);
   row_count_max_ = std::max(row_count_max_, parts_.limits.row_count_max);
+  few_row_steps_ = 0;
   if (parts_.keeper) SMOE_TRY(parts_.keeper->Allow(parts_.budget.slot_count));
   SMOE_TRY(CheckTokens(tokens));
   model::KvSequence kv = parts_.kv->NewSequence();
@@ -380,6 +384,7 @@ Status EngineImpl::LoadExperts(const LoadSink& sink) {
 Result<bool> EngineImpl::ReadWhileIdle() {
   SMOE_CHECK(idle());
   if (!parts_.warm_start) return false;
+  if (parts_.keeper) SMOE_TRY(parts_.keeper->Look());
   // No pass is under way: nothing is handed out, but what arrived lands and the next read begins.
   SMOE_TRY_ASSIGN(const std::optional<experts::ReadyExpert> none, parts_.cache->TryNext());
   SMOE_CHECK(!none);

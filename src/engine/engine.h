@@ -69,8 +69,8 @@ struct Request {
   // Taken one by one in place of the tokens that were drawn, while there are any: whoever measures
   // goes along tokens that he knows. Requires ids inside the vocabulary (checked).
   std::vector<uint32_t> continuation;
-  // Asked before each step and after each of its layers, on the thread that steps; once it has said
-  // true the request ends as cancelled. Empty: nobody, see Cancel.
+  // Asked before each step, and after its layers where all others in it are cancelled, on the
+  // thread that steps; said once, true is as Cancel. Empty: nobody.
   std::function<bool()> is_cancelled;
   // Begins with the keys and values that any earlier request left for the same first tokens, and
   // leaves its own. The answer has the same bits either way; off for whoever measures.
@@ -191,7 +191,8 @@ class Engine {
 
   // For whoever waits for the next request: lets the reads of a warm start go on, which otherwise
   // do so inside of steps only. False: there are none, ask again after the next request; true: call
-  // again in a millisecond or two. Requires idle(). Errors: only if the queue itself is broken.
+  // again in a millisecond or two. Memory is watched meanwhile. Requires idle(). Errors: only if
+  // the queue itself is broken, or the system does not say how much memory is free.
   virtual Result<bool> ReadWhileIdle() = 0;
 
   // A file of keys and values, model/kv_file.h. Restore reads one: requests that begin with its
