@@ -22,8 +22,9 @@ constexpr int kHistoryLineCount = 500;
 bool WaitForInput(const LineReader::Meanwhile& meanwhile) {
   constexpr int kWaitMs = 2;  // about what a read of an expert takes
   pollfd input = {STDIN_FILENO, POLLIN, 0};
-  while (meanwhile && meanwhile()) {
-    if (poll(&input, 1, kWaitMs) != 0) break;
+  while (meanwhile && !InterruptGuard::Requested() && meanwhile()) {
+    const int ready = poll(&input, 1, kWaitMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) break;
   }
   return !InterruptGuard::Requested();
 }
