@@ -93,9 +93,8 @@ std::string ExpertsText(const BenchReport& report) {
   }
   const double tokens = static_cast<double>(report.decoded_count + report.prompted_count);
   return fmt::format(
-      "{} of {} in memory, so the drive is measured too: {:.1f} % in memory by themselves, {:.1f} "
-      "% "
-      "read in time, {} read a token, {:.1f} % of the time waiting",
+      "{} of {} in memory, so the drive is measured too: {:.1f} % in memory by themselves, "
+      "{:.1f} % read in time, {} read a token, {:.1f} % of the time waiting",
       setup.slot_count, setup.expert_count, 100 * engine::HitShare(report.cache),
       100 * engine::ForeseenShare(report.cache),
       SizeText(static_cast<uint64_t>(static_cast<double>(report.cache.read_bytes) / tokens)),

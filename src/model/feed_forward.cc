@@ -11,7 +11,7 @@ namespace smoe::model {
 namespace {
 
 // Of more rows, every second or nth says what they all want.
-constexpr size_t kGuessRowsMax = 256;
+constexpr size_t kAskedRowsMax = 256;
 
 // Fails the sequences whose router logits are not finite.
 void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
@@ -45,7 +45,7 @@ void GuessNext(const Forward& forward, const LayerWeights& next) {
   Scratch& scratch = forward.scratch;
   const RouterRule& rule = forward.router_rule;
   const size_t hidden = forward.config.hidden_size;
-  const size_t stride = CeilDiv(forward.row_count(), kGuessRowsMax);
+  const size_t stride = CeilDiv(forward.row_count(), kAskedRowsMax);
   const size_t row_count = CeilDiv(forward.row_count(), stride);
   // `shared` is free until the experts have run.
   const auto norm = [&](size_t begin, size_t end) {

@@ -30,9 +30,9 @@ struct WriteStripeOptions {
 // met while an older striping is still whole. A run that was killed leaves *.partial files, which
 // the next one replaces.
 // Errors: kInvalid for weights, those that leave a part without an expert among them, a folder that
-//         is not there, or a file that is and may not be
-//         replaced, or is one of the model's; kExhausted naming the folder and both sizes where
-//         space is too small; kCorrupt for a damaged expert; kIo.
+//         is not there, or a file that is and may not be replaced, or is one of the model's;
+//         kExhausted naming the folder and both sizes where space is too small; kCorrupt for a
+//         damaged expert; kIo.
 // Cost: one thread for each part, one expert of memory each.
 Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& options);
 
