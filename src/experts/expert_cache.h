@@ -94,8 +94,9 @@ class ExpertCache {
     // Guesses are read so many at once, however many more reads the queue has room for: one that
     // is wrong stands before reads on demand. 0: as many as there is room for.
     uint32_t guess_depth = 0;
-    // Of reads that end together the bytes are looked at side by side; null: one after the other.
-    // Borrowed; used in calls of the cache only.
+    // Looks at the bytes of reads that end together side by side, and takes the pages that
+    // TakePagesAhead has not taken in time; null: the calling thread does. Borrowed; used in calls
+    // of the cache only, the destructor among them.
     ThreadPool* pool = nullptr;
     Eviction eviction = Eviction::kFrequency;
   };
@@ -145,7 +146,7 @@ class ExpertCache {
   // Ends a pass early: waits for reads in flight, keeps what arrived.
   virtual Status Abandon() = 0;
 
-  // Uses so many slots from now on, at least 1 and at most those of Create. With fewer than before
+  // Uses so many slots from now on, at least 1 and at most slot_capacity(). With fewer than before
   // the experts of least worth go, those that stay move to the front of the slab, and the memory
   // behind them goes back to the system; with more it comes back when experts are read into it. The
   // gauge goes on with what Create gave it. Requires that no pass is under way; waits for reads
@@ -155,12 +156,13 @@ class ExpertCache {
 
   // From now on the slots' pages are taken before reads want them, on a thread of the cache's own:
   // `bytes` ahead of the last slot that was ever used. Not in slots that come back after there were
-  // fewer. At most once, and after whoever decides where the pages come from.
+  // fewer, or that come beyond the first limit. At most once, and after whoever decides where the
+  // pages come from.
   virtual void TakePagesAhead(uint64_t bytes) = 0;
 
   virtual uint32_t slot_count() const = 0;        // that are used
   virtual uint32_t empty_slot_count() const = 0;  // of these, that hold nothing yet
-  virtual uint32_t slot_capacity() const = 0;     // that Create took memory for
+  virtual uint32_t slot_capacity() const = 0;     // that may be used
   // What the gauge counts for; never more than the store has experts.
   virtual uint32_t gauge_slot_count() const = 0;
   // How much the policy thinks of an expert, 0 for one that never was wanted.

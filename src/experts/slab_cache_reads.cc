@@ -111,7 +111,7 @@ Status SlabCache::PushExtents() {
     if (++loading.pushed_count == loading.location.extent_count) starting_.Remove(slot);
   }
   if (pushed == 0) return Ok();
-  // Else the system takes them in Submit, one after the other on this thread.
+  // Fresh pages: else the system takes them in Submit, one after the other on this thread.
   if (filler_ && pool_ != nullptr) filler_->TakeNow(used_bytes_, *pool_);
   return queue_.Submit();
 }
@@ -220,8 +220,7 @@ void SlabCache::SayDamage(uint32_t slot, bool is_right_now) {
   ++stats_.reread_count;
   LogWarning(
       "{}; read again it is right, and the run goes on ({} so far): {}, slot {}; memory or drive "
-      "at "
-      "fault? test both",
+      "at fault? test both",
       damage->message, stats_.reread_count, ReadDamageText(damage->bytes, SlotBytes(slot)), slot);
 }
 
