@@ -52,7 +52,7 @@ void DefineEngineOptions(Arguments& arguments, ModelOptions* options, const Engi
   arguments.Group(kEngineGroup);
   if (lists.memory == nullptr) {
     arguments.Option("--memory", SizeOption{&options->memory_bytes}, "SIZE",
-                     "Memory for the whole process, as 8GiB (default: what is free)");
+                     "Memory for the whole process, as 8GiB or 7.5GB (default: what is free)");
   } else {
     arguments.Option("--memory", lists.memory, "LIST",
                      "Memory for the whole process, as 1500M,2G,all (all: for all experts)");

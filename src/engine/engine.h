@@ -149,7 +149,6 @@ struct EngineSetup {
   uint32_t slot_count = 0;
   uint32_t expert_count = 0;
   uint64_t trunk_bytes = 0;
-  uint64_t slab_bytes = 0;
   TokenCost token_cost;
   bool is_resident() const { return slot_count == expert_count; }
 };

@@ -176,7 +176,6 @@ Result<EngineSetup> DescribeSetup(const Parts& parts, const EngineOptions& optio
   setup.slot_count = parts.cache->slot_count();
   setup.expert_count = parts.files.experts->expert_count();
   setup.trunk_bytes = parts.model->trunk_report().bytes;
-  setup.slab_bytes = parts.cache->slab().size();
   SMOE_TRY_ASSIGN(setup.token_cost, CostOfToken(parts));
   return setup;
 }
