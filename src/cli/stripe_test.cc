@@ -82,6 +82,24 @@ TEST_F(StripeCommand, WeightsThatLeaveAPartEmptyAreRefusedWithNumbers) {
   EXPECT_FALSE(std::filesystem::exists(folder_.Path("e.stripe")));
 }
 
+// JSON would hold another name, and the striped model would not be found.
+TEST_F(StripeCommand, NamesThatAreNoUtf8AreRefused) {
+  const std::string model = folder_.Path("tiny\xff.smoe");
+  std::filesystem::copy_file(vault_, model);
+  const std::string places[][2] = {{model, folder_.Path("tiny.stripe")},
+                                   {vault_, folder_.Path("tiny\xff.stripe")}};
+  for (const auto& [from, out] : places) {
+    const ProgramOutput refused =
+        RunForTest({"stripe", from, out, folder_.Path("a"), "--weights", "1,1"});
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("is no UTF-8"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.Path("a")));
+  }
+  const std::string fine = folder_.Path("tiny\xc3\xa4.stripe");
+  EXPECT_EQ(RunForTest({"stripe", vault_, fine, folder_.Path("a"), "--weights", "1,1"}).code, 0);
+  EXPECT_EQ(RunForTest({"run", fine, "-p", "Once upon", "-n", "3"}).code, 0);
+}
+
 TEST_F(StripeCommand, RecordStoreWithoutAShareOfItsOwnRunsFromThePartsAlone) {
   const std::string records = folder_.Path("records");
   ASSERT_EQ(RunForTest({"pack", TinyMoe(), records}).code, 0);

@@ -297,13 +297,26 @@ std::vector<uint32_t> WeightsOf(std::span<const double> bytes_per_second) {
   return weights;
 }
 
+namespace {
+
+// The descriptor is JSON, which has no other bytes.
+Status CheckIsUtf8(const std::string& path) {
+  const Result<Json> back = Json::Parse(Json(path).Dump(), "path");
+  if (back && back->AsString() != nullptr && *back->AsString() == path) return Ok();
+  return Invalid("{}: the name is no UTF-8, expected one that OUT can hold; rename it", path);
+}
+
+}  // namespace
+
 Status CheckStripePlaces(const WriteStripeOptions& options) {
   SMOE_TRY(CheckFolders(options));
   std::vector<std::string> outputs = {options.out};
   for (size_t i = 0; i < options.folders.size(); ++i) outputs.push_back(PartPath(options, i));
   std::vector<std::string> inputs = options.inputs;
   inputs.push_back(options.model);
+  SMOE_TRY(CheckIsUtf8(Absolute(options.model)));
   for (const std::string& output : outputs) {
+    SMOE_TRY(CheckIsUtf8(output));
     SMOE_TRY(io::CheckOutputPlace(output, options.overwrite));
     SMOE_TRY(io::CheckNoInput(output, inputs));
   }
