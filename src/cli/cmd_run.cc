@@ -145,7 +145,7 @@ Result<ExitCode> Run(const Options& options, Console& console) {
   SMOE_TRY(options.kv_file.CheckPlace(files, options.model));
   SMOE_TRY_ASSIGN(auto engine, OpenEngine(std::move(files), options.model, 1, false));
   SMOE_TRY(options.kv_file.Restore(*engine, console));
-  std::vector<uint32_t> tokens = request.prompt;
+  std::vector<uint32_t> prompt = request.prompt;
 
   const InterruptGuard guard;
   const engine::EngineStats before = engine->stats();
@@ -154,9 +154,8 @@ Result<ExitCode> Run(const Options& options, Console& console) {
                   Generate(*engine, std::move(request), console, StatusNamed(options.status),
                            [&](uint32_t token) { return writer.Write(token); }));
   SMOE_TRY(writer.Finish());
-  tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
   // A file that cannot be written is said at the end: the answer is there all the same.
-  const Status saved = options.kv_file.Save(*engine, tokens, {});
+  const Status saved = options.kv_file.SaveAnswer(*engine, std::move(prompt), answer);
   const engine::EngineStats after = engine->stats();
   const Profiles profiles(*engine, before, after);
   if (options.json) {

@@ -47,6 +47,13 @@ Status KvFile::Save(engine::Engine& engine, std::span<const uint32_t> tokens,
   return engine.SaveTokens(target, tokens, note);
 }
 
+Status KvFile::SaveAnswer(engine::Engine& engine, std::vector<uint32_t> prompt,
+                          const Answer& answer) const {
+  if (answer.reason == engine::FinishReason::kCancelled && answer.tokens.empty()) return Ok();
+  prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
+  return Save(engine, prompt, {});
+}
+
 Result<std::string> KvFile::Target() const {
   namespace fs = std::filesystem;
   constexpr int kLinksMax = 40;  // as the kernel follows

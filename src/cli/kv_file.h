@@ -5,10 +5,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/arguments.h"
 #include "cli/console.h"
+#include "cli/generation.h"
 #include "cli/model_options.h"
 #include "engine/engine.h"
 
@@ -31,6 +33,11 @@ class KvFile {
   // Replaces the file by these tokens, as far as their keys and values are there.
   Status Save(engine::Engine& engine, std::span<const uint32_t> tokens,
               std::string_view note) const;
+
+  // The same with a prompt and its answer. Stopped before the answer began, there is nothing worth
+  // keeping: the file stays as it is.
+  Status SaveAnswer(engine::Engine& engine, std::vector<uint32_t> prompt,
+                    const Answer& answer) const;
 
   bool is_given() const { return path_.has_value(); }
 

@@ -110,6 +110,41 @@ TEST(KvFile, ALinkStaysAndItsTargetIsWritten) {
   EXPECT_THAT(loop.err, HasSubstr("more than 40 links"));
 }
 
+TEST(KvFile, APromptStoppedBeforeItsAnswerLeavesTheFileAsItIs) {
+  const TestFolder folder;
+  const std::string file = folder.Path("talk.kv");
+  Arguments arguments;
+  KvFile kv_file;
+  kv_file.Define(arguments);
+  *std::get<std::optional<std::string>*>(arguments.options().front().target) = file;
+  ModelOptions options;
+  options.model = kModel;
+  options.context_tokens = 512;
+  auto files = OpenFiles(options);
+  ASSERT_TRUE(files) << files.error().message();
+  const auto engine = OpenEngine(std::move(*files), options, 1, false);
+  ASSERT_TRUE(engine) << engine.error().message();
+  const struct Answer stopped = {.tokens = {}, .reason = engine::FinishReason::kCancelled};
+  const Status none = kv_file.SaveAnswer(**engine, {1, 2, 3}, stopped);
+  EXPECT_TRUE(none) << none.error().message();
+  EXPECT_FALSE(std::filesystem::exists(file));
+  // An answer that ended of itself and was not kept is an error.
+  const struct Answer ended = {.tokens = {}, .reason = engine::FinishReason::kStop};
+  EXPECT_FALSE(kv_file.SaveAnswer(**engine, {1, 2, 3}, ended));
+}
+
+TEST(KvFile, AFileInThePlaceOfItsFolderIsNamed) {
+  const TestFolder folder;
+  WriteText(folder.Path("notes"), "text");
+  std::filesystem::permissions(folder.Path("notes"), std::filesystem::perms::owner_all);
+  for (const char* name : {"notes/talk.kv", "notes/"}) {
+    const ProgramOutput output = RunForTest(RunArguments("A cat.", folder.Path(name)));
+    EXPECT_EQ(output.code, 2) << name;
+    EXPECT_EQ(output.out, "");
+    EXPECT_THAT(output.err, HasSubstr("notes is a file, expected a folder"));
+  }
+}
+
 TEST(KvFile, IsNobodyElsesToRead) {
   const TestFolder folder;
   const std::string file = folder.Path("talk.kv");

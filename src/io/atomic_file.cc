@@ -61,8 +61,12 @@ Status CheckOutputPlace(const std::string& path, bool overwrite) {
   if (path.empty()) return Invalid("output: the name is empty, expected a file to write");
   struct stat info = {};
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  if (!folder.empty() && ::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
-    return Invalid("{}: there is no folder {} to write it into; make it first", path, folder);
+  if (!folder.empty() && ::stat(folder.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) {
+      return Invalid("{}: there is no folder {} to write it into; make it first", path, folder);
+    }
+  } else if (!folder.empty() && !S_ISDIR(info.st_mode)) {
+    return Invalid("{}: {} is a file, expected a folder to write into", path, folder);
   }
   if (::lstat(path.c_str(), &info) != 0) return Ok();
   if (S_ISDIR(info.st_mode)) return Invalid("{}: is a folder, expected a file to write", path);
