@@ -172,6 +172,7 @@ class Chat {
   }
 
   Status StreamAnswer(std::string* answer_text) {
+    InterruptGuard::Clear();  // from here on one stops this answer, though its tokens are not known
     SMOE_TRY_ASSIGN(engine::Request request, NextRequest());
     last_tokens_ = request.prompt;
     const engine::EngineStats before = engine_.stats();
@@ -181,7 +182,6 @@ class Chat {
       console_.Print("{}", piece);
       return console_.Flush();
     };
-    InterruptGuard::Clear();
     SMOE_TRY_ASSIGN(const Answer answer,
                     Generate(engine_, std::move(request), console_, StatusNamed(options_.status),
                              [&](uint32_t token) -> Status {
