@@ -153,8 +153,17 @@ Status CheckOptions(const Options& options) {
   return Ok();
 }
 
+Status CheckAnyFits(const std::vector<Plan>& plans) {
+  std::string reasons;
+  for (const Plan& plan : plans) {
+    if (!plan.refused) return Ok();
+    reasons += (reasons.empty() ? "" : "; ") + plan.refused->message();
+  }
+  return Exhausted("{}", reasons);
+}
+
 // One for each amount of memory; without --memory one for what is free. Of several amounts one that
-// is too small is refused in its row.
+// is too small is refused in its row; errors: kExhausted if all are.
 Result<std::vector<Plan>> MakePlans(const Options& options) {
   SMOE_TRY(CheckOptions(options));
   std::vector<std::optional<uint64_t>> sizes = {std::nullopt};
@@ -175,7 +184,9 @@ Result<std::vector<Plan>> MakePlans(const Options& options) {
     plan.refused.reset();
     Result<engine::Budget> budget =
         engine::DivideMemory(plan.subject.demand, engine::LimitOf(size, free, held_bytes));
-    if (!budget && sizes.size() == 1) return Unexpected(std::move(budget.error()));
+    if (!budget && budget.error().code() != ErrorCode::kExhausted) {
+      return Unexpected(std::move(budget.error()));
+    }
     if (budget) {
       plan.budget = std::move(*budget);
       plan.slot_count = SlotsBehindPrompt(options, plan);
@@ -185,6 +196,7 @@ Result<std::vector<Plan>> MakePlans(const Options& options) {
     }
     plans.push_back(plan);
   }
+  SMOE_TRY(CheckAnyFits(plans));
   return plans;
 }
 
@@ -267,6 +279,9 @@ Json PlanJson(const Options& options, const Plan& plan) {
   return json;
 }
 
+// Without the rate of the drive a forecast is 0.
+std::string KnownRate(double rate) { return rate > 0 ? fmt::format("{:.1f}", rate) : "unknown"; }
+
 // A line for each amount.
 void PrintPlans(const Options& options, const std::vector<Plan>& plans, Console& console) {
   const Plan& first = plans.front();
@@ -281,11 +296,14 @@ void PrintPlans(const Options& options, const std::vector<Plan>& plans, Console&
       console.Print("{:<10}refused: {}\n", name, Printable(plan.refused->message()));
       continue;
     }
-    console.Print("{:<10}{:>7}{:>7}{:>6.0f} %{:>10.1f}{:>13.1f}{:>9.1f}{:>22.2f} s  {}\n", name,
-                  plan.slot_count, plan.budget.chunk_tokens, 100 * plan.forecast.hit_share,
-                  static_cast<double>(plan.forecast.miss_bytes) / 1e6,
-                  plan.forecast.tokens_per_second(), plan.forecast.tokens_per_second_bound(),
-                  plan.forecast.first_token_seconds(), LimitName(plan));
+    const engine::Forecast& forecast = plan.forecast;
+    const double first_token = forecast.first_token_seconds();
+    console.Print(
+        "{:<10}{:>7}{:>7}{:>6.0f} %{:>10.1f}{:>13}{:>9}{:>24}  {}\n", name, plan.slot_count,
+        plan.budget.chunk_tokens, 100 * forecast.hit_share,
+        static_cast<double>(forecast.miss_bytes) / 1e6, KnownRate(forecast.tokens_per_second()),
+        KnownRate(forecast.tokens_per_second_bound()),
+        first_token > 0 ? fmt::format("{:.2f} s", first_token) : "unknown", LimitName(plan));
   }
 }
 

@@ -9,6 +9,7 @@ namespace smoe::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 double Number(const Json& json, const char* key) {
   const Json* found = json.Find(key);
@@ -62,6 +63,12 @@ TEST(Plan, WithoutADriveSaysWhatIsMissing) {
   EXPECT_EQ(output.code, 0) << output.err;
   EXPECT_THAT(output.out, HasSubstr("not measured: no file yet"));
   EXPECT_THAT(output.out, HasSubstr("unknown without the rate of the drive"));
+  const ProgramOutput rows =
+      RunForTest({"plan", "olmoe-1b-7b", "--memory", "2GiB,3GiB", "--dram-rate", "20"});
+  EXPECT_EQ(rows.code, 0) << rows.err;
+  EXPECT_THAT(rows.out, Not(HasSubstr(" 0.00 s")));
+  EXPECT_THAT(rows.out, Not(HasSubstr(" 0.0  ")));
+  EXPECT_THAT(rows.out, HasSubstr("unknown"));
 }
 
 TEST(Plan, OfAModelMeasuresItsDrive) {
@@ -105,6 +112,15 @@ TEST(Plan, SeveralAmountsAreRowsAndOneThatIsTooSmallSaysSo) {
   EXPECT_EQ(*plans[1].Find("limit")->AsString(), "drive");
   EXPECT_EQ(Number(plans[2], "hit_share"), 1);
   EXPECT_EQ(RunForTest({"plan", "qwen3-30b-a3b", "--memory", "4GiB,"}).code, 2);
+}
+
+TEST(Plan, SeveralAmountsThatAreAllTooSmallAreAnError) {
+  const ProgramOutput output =
+      RunForTest({"plan", "qwen3-30b-a3b", "--memory", "1,1GiB", "--dram-rate", "20"});
+  EXPECT_EQ(output.code, 5);
+  EXPECT_EQ(output.out, "");
+  EXPECT_THAT(output.err, HasSubstr("memory: 1 bytes (--memory), the smallest"));
+  EXPECT_THAT(output.err, HasSubstr("memory: 1.0 GiB (--memory), the smallest"));
 }
 
 TEST(Plan, RefusesRatesAndPromptsThatAreNone) {
