@@ -176,7 +176,7 @@ Status BenchLog::Append(const engine::MemoryBenchReport& report, const std::stri
                "{}: {:.0f} % of the bound ({:.0f} to {:.0f}), {:.0f} % stalled, first token "
                "after {:.2f} s, peak {:.0f} MB",
                name, 100 * share.median, 100 * share.min, 100 * share.max,
-               100 * figures.WaitShare(), memory.first_token_seconds.median,
+               100 * figures.WaitShare(), memory.prefill.Seconds().median,
                static_cast<double>(memory.peak_bytes) / 1e6)});
       rows += Row(fields);
     };

@@ -79,7 +79,7 @@ std::string FirstTokenTable(const MemoryBenchReport& report) {
   for (const MemoryRow& row : report.rows) {
     if (row.refused) continue;
     text += fmt::format("  {:<8} {:>24} s, opened in {:.2f} s, chunks of {}, peak {}{}\n",
-                        MemoryName(row.memory_bytes), SpreadText(row.first_token_seconds, 1, 2),
+                        MemoryName(row.memory_bytes), SpreadText(row.prefill.Seconds(), 1, 2),
                         row.open_seconds.median, row.setup.chunk_tokens,
                         row.peak_bytes == 0
                             ? "not known"
@@ -123,7 +123,7 @@ Json RowJson(const MemoryRow& row, const MemoryBenchReport& report) {
       .Set("peak_bytes", row.peak_bytes)
       .Set("memory_bytes_per_token", row.decode_bytes)
       .Set("open_seconds", SpreadJson(row.open_seconds))
-      .Set("first_token_seconds", SpreadJson(row.first_token_seconds))
+      .Set("first_token_seconds", SpreadJson(row.prefill.Seconds()))
       .Set("decode", PhaseJson(row.decode, DecodeLimit(row.decode)))
       .Set("prefill", PhaseJson(row.prefill, PrefillLimit(row.prefill, report)))
       .Set("next_prefill", PhaseJson(row.next_prefill, PrefillLimit(row.next_prefill, report)));

@@ -19,6 +19,7 @@
 #include "engine/machine_rates.h"
 #include "engine/memory_bench.h"
 #include "engine/model_demand.h"
+#include "engine/refusals.h"
 #include "tensor/quantise.h"
 
 namespace smoe::cli {
@@ -153,15 +154,6 @@ Status CheckOptions(const Options& options) {
   return Ok();
 }
 
-Status CheckAnyFits(const std::vector<Plan>& plans) {
-  std::string reasons;
-  for (const Plan& plan : plans) {
-    if (!plan.refused) return Ok();
-    reasons += (reasons.empty() ? "" : "; ") + plan.refused->message();
-  }
-  return Exhausted("{}", reasons);
-}
-
 // One for each amount of memory; without --memory one for what is free. Of several amounts one that
 // is too small is refused in its row; errors: kExhausted if all are.
 Result<std::vector<Plan>> MakePlans(const Options& options) {
@@ -196,7 +188,7 @@ Result<std::vector<Plan>> MakePlans(const Options& options) {
     }
     plans.push_back(plan);
   }
-  SMOE_TRY(CheckAnyFits(plans));
+  SMOE_TRY(engine::CheckAnyFits(plans));
   return plans;
 }
 

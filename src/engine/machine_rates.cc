@@ -3,14 +3,15 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/core_count.h"
 #include "base/memory_limits.h"
 #include "base/memory_rate.h"
+#include "base/spread.h"
 #include "io/drive_meter.h"
 
 namespace smoe::engine {
@@ -59,10 +60,9 @@ Result<double> MeasureDram(size_t thread_count, uint64_t bytes) {
     bytes = RateBytes(LargestCacheBytes(), free.bytes);
   }
   SMOE_TRY_ASSIGN(const auto meter, MemoryRateMeter::Create({.bytes = bytes}, *pool));
-  std::array<double, kDramReadings> rates;
+  std::vector<double> rates(kDramReadings);
   for (double& rate : rates) rate = meter.Read(*pool).bytes_per_second;
-  std::nth_element(rates.begin(), rates.begin() + kDramReadings / 2, rates.end());
-  return rates[kDramReadings / 2];
+  return SpreadOf(std::move(rates)).median;
 }
 
 void DropStoreFromPageCache(const store::ExpertStore& store) {

@@ -9,6 +9,7 @@
 #include "engine/budget.h"
 #include "engine/cache_figures.h"
 #include "engine/model_demand.h"
+#include "engine/refusals.h"
 
 namespace smoe::engine {
 
@@ -51,7 +52,6 @@ Unexpected NotAllFit(uint64_t slot_count, uint64_t expert_count) {
 struct SizeRun {
   EngineSetup setup;
   double open_seconds = 0;
-  double first_token_seconds = 0;
   uint64_t peak_bytes = 0;
   PhaseRun prefill;
   PhaseRun decode;
@@ -79,7 +79,7 @@ class MemoryBench {
     SMOE_TRY(RefuseTooSmall());
     runs_.resize(report_.rows.size());
     for (size_t round = 0; round < options_.bench.rounds; ++round) SMOE_TRY(RunRound());
-    SMOE_TRY(CheckAnyRan());
+    SMOE_TRY(CheckAnyFits(report_.rows));
     for (size_t i = 0; i < runs_.size(); ++i) Fill(runs_[i], &report_.rows[i]);
     SetPrefillBounds();
     report_.drive_rate = SpreadOf(drive_rates_);
@@ -104,16 +104,7 @@ class MemoryBench {
       }
       row.refused = std::move(budget.error());
     }
-    return CheckAnyRan();
-  }
-
-  Status CheckAnyRan() const {
-    std::string reasons;
-    for (const MemoryRow& row : report_.rows) {
-      if (!row.refused) return Ok();
-      reasons += (reasons.empty() ? "" : "; ") + row.refused->message();
-    }
-    return Exhausted("{}", reasons);
+    return CheckAnyFits(report_.rows);
   }
 
   Status RunRound() {
@@ -174,7 +165,6 @@ class MemoryBench {
                       done_count_ = std::min(done_count_ + 1, finished_count_ + tokens_.size());
                       sink_(done_count_, total_count());
                     }));
-    run.first_token_seconds = times.first_token_seconds;
     run.prefill = RunBetween(before, times.at_first_token, times.first_token_seconds,
                              options_.bench.prompt_tokens, expert_bytes);
     run.decode = RunBetween(times.at_first_token, engine->stats(), times.decode_seconds,
@@ -208,20 +198,18 @@ class MemoryBench {
   }
 
   void Fill(const std::vector<SizeRun>& runs, MemoryRow* row) const {
-    std::vector<double> first, open;
+    std::vector<double> open;
     for (const SizeRun& run : runs) {
       row->prefill.runs.push_back(run.prefill);
       row->decode.runs.push_back(run.decode);
       row->next_prefill.runs.push_back(run.next_prefill);
       row->peak_bytes = std::max(row->peak_bytes, run.peak_bytes);
       row->setup = run.setup;
-      first.push_back(run.first_token_seconds);
       open.push_back(run.open_seconds);
     }
     if (runs.empty()) return;
     row->is_preloaded = !row->memory_bytes;
     row->decode_bytes = DecodeBytes(row->setup);
-    row->first_token_seconds = SpreadOf(std::move(first));
     row->open_seconds = SpreadOf(std::move(open));
   }
 

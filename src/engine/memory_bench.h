@@ -76,7 +76,6 @@ struct MemoryRow {
   EngineSetup setup;
   bool is_preloaded = false;
   uint64_t peak_bytes = 0;  // of the process in the runs of this row; 0: not known
-  Spread first_token_seconds;
   Spread open_seconds;        // opening the model, before the request
   uint64_t decode_bytes = 0;  // that a token reads from memory
   PhaseFigures prefill;

@@ -44,19 +44,12 @@ void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer
 void GuessNext(const Forward& forward, const LayerWeights& next) {
   Scratch& scratch = forward.scratch;
   const RouterRule& rule = forward.router_rule;
-  const size_t hidden = forward.config.hidden_size;
   const size_t stride = CeilDiv(forward.row_count(), kAskedRowsMax);
   const size_t row_count = CeilDiv(forward.row_count(), stride);
   // `shared` is free until the experts have run.
-  const auto norm = [&](size_t begin, size_t end) {
-    for (size_t row = begin; row < end; ++row) {
-      forward.kernels.rms_norm(scratch.hidden + row * stride * hidden, next.post_norm.data(),
-                               forward.eps(), hidden, scratch.shared + row * hidden);
-    }
-  };
-  forward.pool.ParallelFor(row_count, 1, std::ref(norm));
+  NormRows(forward, scratch.hidden, next.post_norm, scratch.shared, row_count, stride);
   const Projection projection[] = {{&next.router, {}, scratch.router}};
-  Project(forward, {scratch.shared, row_count, hidden}, projection);
+  Project(forward, {scratch.shared, row_count, forward.config.hidden_size}, projection);
   scratch.likely_ids.clear();
   const auto route = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {

@@ -149,14 +149,19 @@ void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, floa
 }
 
 void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out) {
+  NormRows(forward, in, weight, out, forward.row_count(), 1);
+}
+
+void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out,
+              size_t row_count, size_t stride) {
   const size_t hidden = forward.config.hidden_size;
   const auto body = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
-      forward.kernels.rms_norm(in + row * hidden, weight.data(), forward.eps(), hidden,
+      forward.kernels.rms_norm(in + row * stride * hidden, weight.data(), forward.eps(), hidden,
                                out + row * hidden);
     }
   };
-  forward.pool.ParallelFor(forward.row_count(), 1, std::ref(body));
+  forward.pool.ParallelFor(row_count, 1, std::ref(body));
 }
 
 void AddBranch(const Forward& forward) {

@@ -67,6 +67,9 @@ void ProjectHead(const Forward& forward, const kernels::FloatRows& x, const Proj
 
 // out = rms_norm(in) for every row, [rows][hidden_size].
 void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out);
+// The same of every `stride`-th row, row_count of them, side by side in `out`.
+void NormRows(const Forward& forward, const float* in, FloatVector weight, float* out,
+              size_t row_count, size_t stride);
 
 // hidden += branch.
 void AddBranch(const Forward& forward);

@@ -42,6 +42,13 @@ std::string PartPath(const WriteStripeOptions& options, size_t index) {
       .string();
 }
 
+// The descriptor is JSON, which has no other bytes.
+Status CheckIsUtf8(const std::string& path) {
+  const Result<Json> back = Json::Parse(Json(path).Dump(), "path");
+  if (back && back->AsString() != nullptr && *back->AsString() == path) return Ok();
+  return Invalid("{}: the name is no UTF-8, expected one that OUT can hold; rename it", path);
+}
+
 std::optional<dev_t> DeviceOf(const std::string& path) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0) return std::nullopt;
@@ -296,17 +303,6 @@ std::vector<uint32_t> WeightsOf(std::span<const double> bytes_per_second) {
   }
   return weights;
 }
-
-namespace {
-
-// The descriptor is JSON, which has no other bytes.
-Status CheckIsUtf8(const std::string& path) {
-  const Result<Json> back = Json::Parse(Json(path).Dump(), "path");
-  if (back && back->AsString() != nullptr && *back->AsString() == path) return Ok();
-  return Invalid("{}: the name is no UTF-8, expected one that OUT can hold; rename it", path);
-}
-
-}  // namespace
 
 Status CheckStripePlaces(const WriteStripeOptions& options) {
   SMOE_TRY(CheckFolders(options));
