@@ -75,7 +75,7 @@ struct MemoryRow {
   std::optional<Error> refused;          // then nothing else is known
   EngineSetup setup;
   bool is_preloaded = false;
-  uint64_t peak_bytes = 0;  // of the process in the runs of this row; 0: not known
+  uint64_t peak_bytes = 0;    // of the process in the runs of this row; 0: not known
   Spread open_seconds;        // opening the model, before the request
   uint64_t decode_bytes = 0;  // that a token reads from memory
   PhaseFigures prefill;
