@@ -6,6 +6,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "io/atomic_file.h"
+#include "io/file_checksum.h"
 #include "store/vault/vault.h"
 
 namespace smoe::convert {
@@ -42,18 +43,17 @@ Result<ExtractReport> ExtractTrunk(const std::string& vault_path, const std::str
   SMOE_TRY_ASSIGN(io::AtomicFile out, io::AtomicFile::Open(out_path, {force, false}));
   const ProgressPhase phase(progress, "extracting", trunk->size);
   std::vector<std::byte> piece(std::min(kPieceBytes, trunk->size));
-  ChecksumStream checksum;
-  for (uint64_t at = 0; at < trunk->size; at += kPieceBytes) {
-    const MutableBytes part = MutableBytes(piece).first(std::min(kPieceBytes, trunk->size - at));
-    SMOE_TRY(vault.file.ReadAt(trunk->offset + at, part));
-    checksum.Add(part);
+  const auto copy = [&](uint64_t at, Bytes part) -> Status {
     SMOE_TRY(out.file().WriteAt(at, part));
     out.file().StartWriteback(at, part.size());
     progress.Advance(part.size());
-  }
-  if (checksum.Digest() != trunk->checksum) {
-    return Corrupt("{}: trunk: checksum is {:016x}, expected {:016x}", vault_path,
-                   checksum.Digest(), trunk->checksum);
+    return Ok();
+  };
+  SMOE_TRY_ASSIGN(const uint64_t checksum,
+                  io::ChecksumOfStretch(vault.file, trunk->offset, trunk->size, piece, copy));
+  if (checksum != trunk->checksum) {
+    return Corrupt("{}: trunk: checksum is {:016x}, expected {:016x}", vault_path, checksum,
+                   trunk->checksum);
   }
   SMOE_TRY(out.Commit());
   return ExtractReport{out_path, trunk->size, tensors.tensors().size()};

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "convert/source.h"
+#include "io/file_checksum.h"
 #include "store/records/record_folder.h"
 #include "store/vault/vault.h"
 
@@ -124,15 +125,11 @@ Status CheckStoredTrunk(const StoredModel& model) {
   if (!model.trunk) return Ok();
   const StoredTrunk& trunk = *model.trunk;
   std::vector<std::byte> buffer(std::min(kPieceBytes, trunk.size));
-  ChecksumStream checksum;
-  for (uint64_t done = 0; done < trunk.size; done += kPieceBytes) {
-    const MutableBytes piece = MutableBytes(buffer).first(std::min(kPieceBytes, trunk.size - done));
-    SMOE_TRY(trunk.file.ReadAt(trunk.offset + done, piece));
-    checksum.Add(piece);
-  }
-  if (checksum.Digest() == trunk.checksum) return Ok();
-  return Corrupt("{}: trunk: checksum is {:016x}, expected {:016x}", trunk.file.path(),
-                 checksum.Digest(), trunk.checksum);
+  SMOE_TRY_ASSIGN(const uint64_t checksum,
+                  io::ChecksumOfStretch(trunk.file, trunk.offset, trunk.size, buffer));
+  if (checksum == trunk.checksum) return Ok();
+  return Corrupt("{}: trunk: checksum is {:016x}, expected {:016x}", trunk.file.path(), checksum,
+                 trunk.checksum);
 }
 
 }  // namespace smoe::convert

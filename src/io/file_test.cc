@@ -13,6 +13,8 @@
 
 #include "base/memory.h"
 #include "io/aliased_buffer_for_test.h"
+#include "io/atomic_file.h"
+#include "io/file_checksum.h"
 
 namespace smoe::io {
 namespace {
@@ -157,6 +159,30 @@ TEST_F(FileTest, WholeFilesAreReadUpToTheirCap) {
   const auto refused = ReadWholeFile(path, 4);
   EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
   EXPECT_THAT(refused.error().message(), HasSubstr("5 bytes, at most 4"));
+}
+
+// XXH3-64 of "cdefg", by the library's own one-call form.
+TEST_F(FileTest, ChecksumOfAStretchIsThatOfItsBytesWhateverThePieces) {
+  const std::string path = Path("stretch");
+  ASSERT_TRUE(WriteFileAtomically(path, AsBytes(std::string("abcdefgh")), false));
+  const File file = File::OpenRead(path).value();
+  const uint64_t expected = Checksum(AsBytes(std::string("cdefg")));
+  for (const size_t buffer_bytes : {1u, 2u, 5u, 64u}) {
+    std::vector<std::byte> buffer(buffer_bytes);
+    std::string seen;
+    const auto checksum = ChecksumOfStretch(file, 2, 5, buffer, [&](uint64_t at, Bytes piece) {
+      EXPECT_EQ(at, seen.size());
+      seen.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      return Status();
+    });
+    EXPECT_EQ(checksum.value(), expected);
+    EXPECT_EQ(seen, "cdefg");
+  }
+  std::vector<std::byte> buffer(3);
+  EXPECT_EQ(ChecksumOfStretch(file, 2, 9, buffer).error().code(), ErrorCode::kCorrupt);
+  const auto stopped = ChecksumOfStretch(
+      file, 0, 8, buffer, [](uint64_t, Bytes) -> Status { return Invalid("no further"); });
+  EXPECT_EQ(stopped.error().message(), "no further");
 }
 
 // Source: man 5 proc; statfs of it gives 0 blocks of 0.

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "io/file_checksum.h"
 #include "store/records/record.h"
 #include "store/vault/verify_collector.h"
 
@@ -57,32 +58,20 @@ void VerifyRecord(const RecordFolder& folder, const RecordReader& reader, Expert
   collector->Advance(record.size());
 }
 
-Status ChecksumOf(const io::File& file, uint64_t size, MutableBytes buffer,
-                  VerifyCollector* collector, uint64_t* checksum) {
-  ChecksumStream stream;
-  for (uint64_t done = 0; done < size;) {
-    const MutableBytes piece = buffer.first(std::min<uint64_t>(buffer.size(), size - done));
-    SMOE_TRY(file.ReadAt(done, piece));
-    stream.Add(piece);
-    collector->Advance(piece.size());
-    done += piece.size();
-  }
-  *checksum = stream.Digest();
-  return Ok();
-}
-
 void VerifyFile(const RecordFolder& folder, const StoreFile& stored, MutableBytes buffer,
                 VerifyCollector* collector) {
   const std::string path = (std::filesystem::path(folder.path) / stored.name).string();
   const Result<io::File> file = io::File::OpenRead(path);
   if (!file) return collector->Problem(file.error().message());
-  uint64_t found = 0;
-  if (Status status = ChecksumOf(*file, stored.bytes, buffer, collector, &found); !status) {
-    return collector->Problem(status.error().message());
-  }
-  if (found == stored.checksum) return;
+  const Result<uint64_t> found =
+      io::ChecksumOfStretch(*file, 0, stored.bytes, buffer, [&](uint64_t, Bytes piece) -> Status {
+        collector->Advance(piece.size());
+        return Ok();
+      });
+  if (!found) return collector->Problem(found.error().message());
+  if (*found == stored.checksum) return;
   collector->Problem(fmt::format("{}: checksum is {:016x}, expected {:016x} by the manifest", path,
-                                 found, stored.checksum));
+                                 *found, stored.checksum));
 }
 
 uint64_t TotalBytes(const RecordFolder& folder) {

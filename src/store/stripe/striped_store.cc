@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "io/file.h"
+#include "io/file_checksum.h"
 #include "store/read_expert.h"
 
 namespace smoe::store::stripe {
@@ -176,16 +177,17 @@ Status VerifyPart(const Stripe& stripe, size_t index) {
   SMOE_TRY_ASSIGN(const io::File file, OpenPart(stripe, index));
   SMOE_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::Create(kChunkBytes, "verifying"));
   const Part& part = stripe.parts[index];
-  ChecksumStream checksum;
-  for (uint64_t at = kPartHeaderBytes; at < part.file_bytes; at += kChunkBytes) {
-    const MutableBytes piece = buffer.bytes().first(std::min(kChunkBytes, part.file_bytes - at));
-    SMOE_TRY(file.ReadAt(at, piece));
-    checksum.Add(piece);
-    file.DropFromPageCache(at, piece.size());
-  }
-  if (checksum.Digest() == part.body_checksum) return Ok();
+  const uint64_t body_bytes = part.file_bytes - std::min(part.file_bytes, kPartHeaderBytes);
+  SMOE_TRY_ASSIGN(const uint64_t checksum,
+                  io::ChecksumOfStretch(file, kPartHeaderBytes, body_bytes, buffer.bytes(),
+                                        [&](uint64_t at, Bytes piece) -> Status {
+                                          file.DropFromPageCache(kPartHeaderBytes + at,
+                                                                 piece.size());
+                                          return Ok();
+                                        }));
+  if (checksum == part.body_checksum) return Ok();
   return Corrupt("{}: checksum is {:016x}, expected {:016x}; stripe the model again",
-                 PartName(stripe, index), checksum.Digest(), part.body_checksum);
+                 PartName(stripe, index), checksum, part.body_checksum);
 }
 
 }  // namespace

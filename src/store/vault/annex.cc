@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/bytes.h"
+#include "io/file_checksum.h"
 #include "store/vault/format.h"
 
 namespace smoe::store::vault {
@@ -168,19 +169,14 @@ Result<std::string> ReadAnnexSection(const io::File& file, const AnnexSection& s
 }
 
 Status CopyAnnexSection(const io::File& file, const AnnexSection& section, const io::File& target) {
-  ChecksumStream checksum;
   std::vector<std::byte> buffer(std::min(section.size, kCopyChunkBytes));
-  for (uint64_t done = 0; done < section.size;) {
-    const auto piece = MutableBytes(buffer).first(
-        static_cast<size_t>(std::min<uint64_t>(buffer.size(), section.size - done)));
-    SMOE_TRY(file.ReadAt(section.offset + done, piece));
-    SMOE_TRY(target.WriteAt(done, piece));
-    checksum.Add(piece);
-    done += piece.size();
-  }
-  if (checksum.Digest() == section.checksum) return Ok();
-  return Corrupt("annex section {}: checksum is {:016x}, expected {:016x}", section.name,
-                 checksum.Digest(), section.checksum);
+  SMOE_TRY_ASSIGN(
+      const uint64_t checksum,
+      io::ChecksumOfStretch(file, section.offset, section.size, buffer,
+                            [&](uint64_t at, Bytes piece) { return target.WriteAt(at, piece); }));
+  if (checksum == section.checksum) return Ok();
+  return Corrupt("annex section {}: checksum is {:016x}, expected {:016x}", section.name, checksum,
+                 section.checksum);
 }
 
 }  // namespace smoe::store::vault

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "io/file_checksum.h"
 #include "store/vault/blob_check.h"
 #include "store/vault/verify_collector.h"
 #include "tensor/tensor.h"
@@ -52,21 +53,18 @@ void VerifyRecord(const Vault& vault, const BlobReader& reader, const ExpertReco
 
 void VerifySection(const Vault& vault, const AnnexSection& section, MutableBytes buffer,
                    VerifyCollector* collector) {
-  ChecksumStream checksum;
-  for (uint64_t done = 0; done < section.size;) {
-    const MutableBytes piece = buffer.first(std::min<uint64_t>(buffer.size(), section.size - done));
-    if (Status status = vault.file.ReadAt(section.offset + done, piece); !status) {
-      collector->Problem(
-          fmt::format("annex section {}: {}", section.name, status.error().message()));
-      return;
-    }
-    checksum.Add(piece);
-    collector->Advance(piece.size());
-    done += piece.size();
+  const Result<uint64_t> checksum = io::ChecksumOfStretch(
+      vault.file, section.offset, section.size, buffer, [&](uint64_t, Bytes piece) -> Status {
+        collector->Advance(piece.size());
+        return Ok();
+      });
+  if (!checksum) {
+    return collector->Problem(
+        fmt::format("annex section {}: {}", section.name, checksum.error().message()));
   }
-  if (checksum.Digest() == section.checksum) return;
+  if (*checksum == section.checksum) return;
   collector->Problem(fmt::format("{}: annex section {}: checksum is {:016x}, expected {:016x}",
-                                 vault.path, section.name, checksum.Digest(), section.checksum));
+                                 vault.path, section.name, *checksum, section.checksum));
 }
 
 void VerifyTensor(const checkpoint::TensorFiles& files, const std::string& name,
