@@ -26,7 +26,7 @@ constexpr size_t kPieceColsMin = 32;
 constexpr size_t kPiecesMax = kStretchCols / kPieceColsMin;
 constexpr size_t kTiles = 4;           // of kWideRows rows, transposed together
 constexpr size_t kBatch = 64;          // tokens that use transposed weights
-constexpr size_t kTokensTogether = 6;  // with two tiles twelve sums, which hide dpbusd's latency
+constexpr size_t kTokensTogether = 8;  // with two tiles sixteen dot products in registers
 
 // What one stretch of columns needs, half of a nearest cache; it lives on MatMulBatches' stack.
 struct Stretch {
@@ -39,30 +39,27 @@ struct Stretch {
 
 size_t Min(size_t a, size_t b) { return a < b ? a : b; }
 
-// 16 x 16 of 32 bits: rows[i] holds row i's; then rows[i] holds the i-th of each row.
-void Transpose(__m512i* rows) {
-  __m512i t[16];
-  for (size_t i = 0; i < 16; i += 4) {
-    const __m512i low01 = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    const __m512i high01 = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(rows[i + 2], rows[i + 3]);
-    const __m512i high23 = _mm512_unpackhi_epi32(rows[i + 2], rows[i + 3]);
-    t[i] = _mm512_unpacklo_epi64(low01, low23);
-    t[i + 1] = _mm512_unpackhi_epi64(low01, low23);
-    t[i + 2] = _mm512_unpacklo_epi64(high01, high23);
-    t[i + 3] = _mm512_unpackhi_epi64(high01, high23);
+// 16 bytes of each of sixteen rows: out[i] holds the i-th dword of every row. Parts of registers
+// are filled from memory, which leaves eight shuffles of registers to four dwords.
+[[gnu::always_inline]] inline void TransposeDwords(const uint8_t* const* rows, size_t offset,
+                                                   __m512i* out) {
+  const auto load = [&](size_t row) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
+  };
+  __m512i four[4];  // four[i], part l: of row 4 l + i
+  for (size_t i = 0; i < 4; ++i) {
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(load(i)), load(4 + i), 1);
+    four[i] = _mm512_inserti32x4(_mm512_castsi256_si512(low), load(8 + i), 2);
+    four[i] = _mm512_inserti32x4(four[i], load(12 + i), 3);
   }
-  // t[4 r + c], part l: place 4 l + c of the rows 4 r to 4 r + 3.
-  for (size_t c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
-    const __m512i low23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88);
-    const __m512i high23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
-    rows[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    rows[4 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    rows[8 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    rows[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
+  const __m512i low01 = _mm512_unpacklo_epi32(four[0], four[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(four[0], four[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(four[2], four[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(four[2], four[3]);
+  out[0] = _mm512_unpacklo_epi64(low01, low23);
+  out[1] = _mm512_unpackhi_epi64(low01, low23);
+  out[2] = _mm512_unpacklo_epi64(high01, high23);
+  out[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 struct Q4 {
@@ -95,6 +92,39 @@ struct Q2 {
   }
 };
 
+// The lines of the weights that come next, asked for a few at a time while others are multiplied: a
+// core waits for some sixteen lines at once, and what is asked beyond holds it up. A stretch of a
+// row is short, and the processor guesses nothing. A prefetch cannot fault.
+class LinesAhead {
+ public:
+  // `line_count` lines of each of `row_count` rows, row_bytes apart; to be fetched in `steps`.
+  LinesAhead(uintptr_t first, size_t row_bytes, size_t row_count, size_t line_count, size_t steps)
+      : row_(first),
+        row_bytes_(row_bytes),
+        line_count_(line_count),
+        left_(row_count * line_count),
+        per_step_((left_ + steps - 1) / steps) {}
+
+  void Step() {
+    const size_t count = Min(per_step_, left_);
+    left_ -= count;
+    for (size_t i = 0; i < count; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(row_ + line_ * 64), _MM_HINT_T0);
+      if (++line_ < line_count_) continue;
+      line_ = 0;
+      row_ += row_bytes_;
+    }
+  }
+
+ private:
+  uintptr_t row_;
+  size_t row_bytes_;
+  size_t line_count_;
+  size_t left_;
+  size_t per_step_;
+  size_t line_ = 0;
+};
+
 struct Job {
   const QuantisedRows& x;
   const MatMulRange& y;
@@ -102,38 +132,50 @@ struct Job {
   size_t col_count;  // a multiple of kActivationBlock
 };
 
+// An empty instruction that changes the dot product as far as g++ 12 knows: without it the compiler
+// copies each of them twice in every step of the loop, for a third of the speed.
+void KeepInRegister(__m512i* dot) { asm("" : "+v"(*dot)); }
+
 // One piece of kQuads quads for kTokens tokens, from the slot-th of the batch on, and for kRows
-// tiles from the tile-th on.
+// tiles from the tile-th on. Sums wait in memory: registers are for dot products, as many as hide
+// dpbusd's latency.
 template <size_t kQuads, size_t kTokens, size_t kRows>
 void AddPiece(const Stretch& stretch, size_t piece, size_t slot, size_t tile, const float* x_scales,
-              __m512 (*sums)[kRows]) {
+              size_t blocks, float (*sums)[kRows][kWideRows]) {
   __m512i dots[kTokens][kRows];
   for (size_t t = 0; t < kTokens; ++t) {
     for (size_t r = 0; r < kRows; ++r) {
       dots[t][r] = _mm512_set1_epi32(stretch.starts[slot + t][piece]);
+      KeepInRegister(&dots[t][r]);
     }
   }
+  const uint8_t* quads = stretch.quads[tile][piece * kQuads];
+  const int8_t* codes = stretch.codes[slot] + piece * kQuads * kQuadCols;
   for (size_t i = 0; i < kQuads; ++i) {
-    __m512i quads[kRows];
+    __m512i weights[kRows];
     for (size_t r = 0; r < kRows; ++r) {
-      quads[r] = _mm512_load_si512(stretch.quads[tile + r][piece * kQuads + i]);
+      weights[r] = _mm512_load_si512(quads + r * sizeof(stretch.quads[0]) + i * 64);
     }
     for (size_t t = 0; t < kTokens; ++t) {
       int bytes;
-      __builtin_memcpy(&bytes, stretch.codes[slot + t] + (piece * kQuads + i) * kQuadCols,
-                       sizeof(bytes));
+      __builtin_memcpy(&bytes, codes + t * kStretchCols + i * kQuadCols, sizeof(bytes));
       const __m512i four = _mm512_set1_epi32(bytes);
       for (size_t r = 0; r < kRows; ++r) {
-        dots[t][r] = _mm512_dpbusd_epi32(dots[t][r], quads[r], four);
+        dots[t][r] = _mm512_dpbusd_epi32(dots[t][r], weights[r], four);
+        KeepInRegister(&dots[t][r]);
       }
     }
   }
+  __m512 w_scales[kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    w_scales[r] = _mm512_load_ps(stretch.w_scales[tile + r][piece]);
+  }
   for (size_t t = 0; t < kTokens; ++t) {
-    const __m512 x_scale = _mm512_set1_ps(x_scales[t]);
+    const __m512 x_scale = _mm512_set1_ps(x_scales[t * blocks]);
     for (size_t r = 0; r < kRows; ++r) {
-      const __m512 scale =
-          _mm512_mul_ps(_mm512_load_ps(stretch.w_scales[tile + r][piece]), x_scale);
-      sums[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][r]), scale, sums[t][r]);
+      const __m512 scale = _mm512_mul_ps(w_scales[r], x_scale);
+      const __m512 sum = _mm512_load_ps(sums[t][r]);
+      _mm512_store_ps(sums[t][r], _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][r]), scale, sum));
     }
   }
 }
@@ -142,39 +184,42 @@ void AddPiece(const Stretch& stretch, size_t piece, size_t slot, size_t tile, co
 // tile's rows begin at `row`. Between two stretches the sums wait in the output.
 template <size_t kQuads, size_t kTokens, size_t kRows>
 void AddStretch(const Job& job, const Stretch& stretch, size_t row, size_t tile, size_t token,
-                size_t slot) {
+                size_t slot, LinesAhead* ahead) {
   constexpr size_t kPieceCols = kQuads * kQuadCols;
   const size_t blocks = job.x.col_stride / kActivationBlock;
   float* out = job.y.out + token * job.y.out_stride + row;
-  __m512 sums[kTokens][kRows];
+  alignas(64) float sums[kTokens][kRows][kWideRows];
   for (size_t t = 0; t < kTokens; ++t) {
     for (size_t r = 0; r < kRows; ++r) {
-      sums[t][r] = job.col == 0 ? _mm512_setzero_ps()
-                                : _mm512_maskz_loadu_ps(stretch.is_there[tile + r],
-                                                        out + t * job.y.out_stride + r * kWideRows);
+      _mm512_store_ps(sums[t][r], job.col == 0 ? _mm512_setzero_ps()
+                                               : _mm512_maskz_loadu_ps(
+                                                     stretch.is_there[tile + r],
+                                                     out + t * job.y.out_stride + r * kWideRows));
     }
   }
   for (size_t piece = 0; piece < job.col_count / kPieceCols; ++piece) {
     const size_t block = (job.col + piece * kPieceCols) / kActivationBlock;
-    float x_scales[kTokens];
-    for (size_t t = 0; t < kTokens; ++t) x_scales[t] = job.x.scales[(token + t) * blocks + block];
-    AddPiece<kQuads, kTokens, kRows>(stretch, piece, slot, tile, x_scales, sums);
+    ahead->Step();
+    AddPiece<kQuads, kTokens, kRows>(stretch, piece, slot, tile,
+                                     job.x.scales + token * blocks + block, blocks, sums);
   }
   for (size_t t = 0; t < kTokens; ++t) {
     for (size_t r = 0; r < kRows; ++r) {
       _mm512_mask_storeu_ps(out + t * job.y.out_stride + r * kWideRows, stretch.is_there[tile + r],
-                            sums[t][r]);
+                            _mm512_load_ps(sums[t][r]));
     }
   }
 }
 
 // All tiles. Few tokens take more tiles together, for as many sums.
 template <size_t kQuads, size_t kTokens>
-void AddTiles(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot) {
-  constexpr size_t kRows = kTokens <= 3 ? 4 : 2;
+void AddTiles(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
+              LinesAhead* ahead) {
+  constexpr size_t kRows = kTokens <= 4 ? 4 : 2;
   static_assert(kTiles % kRows == 0);
   for (size_t tile = 0; tile < kTiles && stretch.is_there[tile] != 0; tile += kRows) {
-    AddStretch<kQuads, kTokens, kRows>(job, stretch, row + tile * kWideRows, tile, token, slot);
+    AddStretch<kQuads, kTokens, kRows>(job, stretch, row + tile * kWideRows, tile, token, slot,
+                                       ahead);
   }
 }
 
@@ -201,37 +246,23 @@ void ArrangeCodes(const Job& job, size_t token, size_t batch, size_t piece_cols,
   }
 }
 
-// The same bytes of the tiles that come next, `ahead` behind these, are fetched: a stretch of a row
-// is short, and the processor guesses nothing. A prefetch cannot fault.
 template <class Format>
-void TransposeTile(const WideTile& tile, const Job& job, size_t ahead, uint8_t (*out)[64]) {
-  constexpr size_t kCols = 64 * Format::kCodesPerByte;
-  for (size_t col = 0; col < job.col_count; col += kCols) {
-    const size_t bytes = Min(kCols, job.col_count - col) / Format::kCodesPerByte;
-    const __mmask64 there = bytes == 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
-    __m512i rows[kWideRows];
-    for (size_t i = 0; i < kWideRows; ++i) {
-      const uint8_t* at = tile.codes[i] + (job.col + col) / Format::kCodesPerByte;
-      rows[i] = _mm512_maskz_loadu_epi8(there, at);
-      _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at) + ahead),
-                   _MM_HINT_T0);
+void TransposeTile(const WideTile& tile, const Job& job, uint8_t (*out)[64]) {
+  const size_t begin = job.col / Format::kCodesPerByte;
+  const size_t end = begin + job.col_count / Format::kCodesPerByte;
+  for (size_t offset = begin; offset < end; offset += 16) {
+    __m512i dwords[4];
+    TransposeDwords(tile.codes, offset, dwords);
+    for (const __m512i& bytes : dwords) {
+      Format::Split(bytes, out);
+      out += Format::kCodesPerByte;
     }
-    Transpose(rows);
-    uint8_t(*quads)[64] = out + col / kQuadCols;
-    for (size_t i = 0; i < bytes / 4; ++i)
-      Format::Split(rows[i], quads + i * Format::kCodesPerByte);
   }
 }
 
 // kTiles tiles from `row` on. Those behind the range are a copy of its last row, and not there.
 template <class Format, size_t kPieceCols>
 void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stretch* stretch) {
-  // The next tiles of this stretch of columns, or the first of the next: a negative distance wraps.
-  const size_t row_bytes = weights.cols / Format::kCodesPerByte;
-  const bool is_last = row + kTiles * kWideRows >= job.y.row_end;
-  const size_t ahead =
-      is_last ? kStretchCols / Format::kCodesPerByte - (row - job.y.row_begin) * row_bytes
-              : kTiles * kWideRows * row_bytes;
   for (size_t i = 0; i < kTiles; ++i) {
     const size_t begin = row + i * kWideRows;
     const bool is_behind = begin >= job.y.row_end;
@@ -239,7 +270,7 @@ void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stret
         MakeWideTile(weights, is_behind ? job.y.row_end - 1 : begin, job.y.row_end);
     stretch->is_there[i] =
         is_behind ? __mmask16{0} : static_cast<__mmask16>((1u << tile.row_count) - 1);
-    TransposeTile<Format>(tile, job, ahead, stretch->quads[i]);
+    TransposeTile<Format>(tile, job, stretch->quads[i]);
     DecodeScalesAvx512(weights, tile, kPieceCols, job.col / kPieceCols, job.col_count / kPieceCols,
                        stretch->w_scales[i][0]);
   }
@@ -247,17 +278,36 @@ void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stret
 
 // The tokens [token, token + batch), all of a stretch's tiles.
 template <size_t kQuads>
-void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t batch) {
+void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t batch,
+               LinesAhead* ahead) {
   size_t slot = 0;
   for (; slot + kTokensTogether <= batch; slot += kTokensTogether) {
-    AddTiles<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot);
+    AddTiles<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot, ahead);
   }
   const size_t left = batch - slot;
-  if (left == 5) AddTiles<kQuads, 5>(job, stretch, row, token + slot, slot);
-  if (left == 4) AddTiles<kQuads, 4>(job, stretch, row, token + slot, slot);
-  if (left == 3) AddTiles<kQuads, 3>(job, stretch, row, token + slot, slot);
-  if (left == 2) AddTiles<kQuads, 2>(job, stretch, row, token + slot, slot);
-  if (left == 1) AddTiles<kQuads, 1>(job, stretch, row, token + slot, slot);
+  if (left == 7) AddTiles<kQuads, 7>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 6) AddTiles<kQuads, 6>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 5) AddTiles<kQuads, 5>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 4) AddTiles<kQuads, 4>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 3) AddTiles<kQuads, 3>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 2) AddTiles<kQuads, 2>(job, stretch, row, token + slot, slot, ahead);
+  if (left == 1) AddTiles<kQuads, 1>(job, stretch, row, token + slot, slot, ahead);
+}
+
+// What comes behind the tiles of `row`: the next tiles of this stretch of columns, or the first of
+// the next. Asked for while `batch` tokens are multiplied with these.
+template <class Format, size_t kPieceCols>
+LinesAhead NextLines(const PlainWeights& weights, const Job& job, size_t row, size_t batch) {
+  constexpr size_t kCodes = Format::kCodesPerByte;
+  const bool is_last = row + kTiles * kWideRows >= job.y.row_end;
+  const size_t next_row = is_last ? job.y.row_begin : row + kTiles * kWideRows;
+  const size_t next_col = is_last ? job.col + kStretchCols : job.col;
+  const size_t row_bytes = weights.cols / kCodes;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(weights.data) + next_row * row_bytes;
+  const size_t token_groups = (batch + kTokensTogether - 1) / kTokensTogether;
+  return LinesAhead(first + next_col / kCodes, row_bytes, kTiles * kWideRows,
+                    (job.col_count / kCodes + 63) / 64,
+                    token_groups * (kTiles / 2) * (job.col_count / kPieceCols));
 }
 
 // All tokens, batch by batch; for each stretch of columns the rows of the range, tiles by tiles.
@@ -273,7 +323,8 @@ void MatMulBatches(const PlainWeights& weights, const QuantisedRows& x, const Ma
       ArrangeCodes<Format>(job, token, batch, kPieceCols, &stretch);
       for (size_t row = y.row_begin; row < y.row_end; row += kTiles * kWideRows) {
         PrepareTiles<Format, kPieceCols>(weights, job, row, &stretch);
-        AddTokens<kQuads>(job, stretch, row, token, batch);
+        LinesAhead ahead = NextLines<Format, kPieceCols>(weights, job, row, batch);
+        AddTokens<kQuads>(job, stretch, row, token, batch, &ahead);
       }
     }
   }

@@ -467,8 +467,11 @@ void MatMulInt8Avx512(const tensor::WeightView& view, const QuantisedRows& x,
       !(is_wide || weights.group_size == 32)) {
     return MatMulInt8Avx2(view, x, y);
   }
-  if (x.token_count >= kWideBatchTokensMin) return MatMulInt8BatchAvx512(weights, x, y);
-  if (weights.format == WeightFormat::kSmoeQ4) {
+  const bool is_q4 = weights.format == WeightFormat::kSmoeQ4;
+  if (x.token_count >= (is_q4 ? kWideBatchTokensMinQ4 : kWideBatchTokensMinQ2)) {
+    return MatMulInt8BatchAvx512(weights, x, y);
+  }
+  if (is_q4) {
     if (is_wide) return MatMul<Q4, 2>(weights, x, y);
     return MatMul<Q4, 4>(weights, x, y);
   }

@@ -192,7 +192,7 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
     for (const uint32_t group : {8u, 16u, 32u, 64u, 128u, 192u}) {
       for (const uint32_t cols : {64u, 576u}) {
         const WeightData w = RandomWeights(rng_, format, 13, cols, group);
-        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 12u, 18u, 33u}) {
+        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 11u, 12u, 14u, 18u, 33u}) {
           const std::vector<float> x = RandomFloats(rng_, tokens * cols);
           const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
           ExpectSameMatMulInt8(table(), w, q.rows, 0, 13);
