@@ -217,26 +217,35 @@ void ScoreTilePage(const AttentionTile& tile, const uint8_t* keys, const uint8_t
   }
 }
 
-// Scores become weights.
+// Scores of one query become weights.
+template <class V>
+void WeighRow(float max, size_t vector_begin, size_t vector_end, float* weights, float* sum_out) {
+  const auto shift = V::Set(max);
+  auto sum = V::Set(0);
+  for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
+    const auto weight = Exp<V>(V::Sub(V::LoadFloats(weights + i), shift));
+    V::Store(weights + i, weight);
+    sum = V::Add(sum, weight);
+  }
+  *sum_out = V::SumLanes(sum);
+}
+
+// Scores become weights. All maxima first: each is a chain of operations, and they do not wait for
+// each other.
 template <class V>
 void WeighKeys(AttentionTile* tile, size_t vector_begin, size_t vector_end,
                float (*weights)[kAttentionPart]) {
   for (size_t q = 0; q < tile->query_count; ++q) {
-    float* const row = weights[q];
+    const float* const row = weights[q];
     auto max = V::Set(-__builtin_inff());
     // Of a NaN and a number the second operand is returned: the number.
     for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
       max = V::Max(V::LoadFloats(row + i), max);
     }
     tile->max[q] = V::MaxLanes(max);
-    const auto shift = V::Set(tile->max[q]);
-    auto sum = V::Set(0);
-    for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
-      const auto weight = Exp<V>(V::Sub(V::LoadFloats(row + i), shift));
-      V::Store(row + i, weight);
-      sum = V::Add(sum, weight);
-    }
-    tile->sum[q] = V::SumLanes(sum);
+  }
+  for (size_t q = 0; q < tile->query_count; ++q) {
+    WeighRow<V>(tile->max[q], vector_begin, vector_end, weights[q], &tile->sum[q]);
   }
 }
 
