@@ -15,8 +15,11 @@ struct IntTile {
 };
 IntTile MakeTile(const PlainWeights& weights, size_t row, size_t row_end);
 
-// w_scales of the pieces [first, first + count) of each row: out[piece - first][row]. A piece is
-// piece_cols columns inside one group. out is aligned to 32 bytes.
+// The scales of the pieces [first, first + count) of each row: out[piece - first][row]. A piece is
+// piece_cols columns inside one group. f16.
+void DecodeScaleBitsAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
+                         size_t first, size_t count, uint16_t (*out)[kIntRows]);
+// The same as w_scales. out is aligned to 32 bytes.
 void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
                       size_t first, size_t count, float* out);
 

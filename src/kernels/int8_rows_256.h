@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kUnitBytes = 32;         // of a row at a time
 constexpr size_t kUnitPiecesMax = 4;      // pieces of columns in a unit
 constexpr size_t kScaleBytes = 2;         // f16
+constexpr size_t kScaleGroups = 8;        // whose scales are decoded together
 constexpr size_t kArrangedMax = 128;      // units arranged at once, of all tokens: 12 KiB (Q2: 20)
 constexpr size_t kStretchUnitsMax = 128;  // of each token; so are their weights' scales: 16 KiB
 
@@ -29,11 +30,15 @@ alignas(16) constexpr uint8_t kEvenThenOdd[16] = {0, 2, 4, 6, 8, 10, 12, 14,
 alignas(16) constexpr uint8_t kByPhase[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 // clang-format on
 
+// Scales stay f16 until a piece is added: [piece][row].
+using ScaleBits = uint16_t[kIntRows];
+
 // 64 columns: phase 0 are the even ones, phase 1 the odd ones.
 struct Q4 {
   static constexpr size_t kCodesPerByte = 2;
   static constexpr size_t kPhases = 2;
   static constexpr int kZero2 = tensor::kSmoeQ4Zero2;
+  static constexpr float kScaleUnit = kQ4Unit;
 
   static void Arrange(const int8_t* codes, __m256i* phase) {
     const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kEvenThenOdd));
@@ -57,6 +62,7 @@ struct Q2 {
   static constexpr size_t kCodesPerByte = 4;
   static constexpr size_t kPhases = 4;
   static constexpr int kZero2 = tensor::kSmoeQ2Zero2;
+  static constexpr float kScaleUnit = kQ2Unit;
 
   static void Arrange(const int8_t* codes, __m256i* phase) {
     const __m256i shuffle = _mm256_broadcastsi128_si256(Load128(kByPhase));
@@ -191,11 +197,34 @@ template <class Format, size_t kTokens>
   }
 }
 
-// The pieces of one unit in the order of their columns; w_scales[piece][row]. `is_half`: only the
+// The scales of eight groups of eight rows, whose first ones lie `stride` bytes apart.
+[[gnu::always_inline]] inline void DecodeEight(const uint8_t* scales, size_t stride,
+                                               ScaleBits* out) {
+  __m256i two[4];  // two[i]: rows i and i + 4
+  for (size_t i = 0; i < 4; ++i) {
+    const __m256i low = _mm256_castsi128_si256(Load128(scales + i * stride));
+    two[i] = _mm256_inserti128_si256(low, Load128(scales + (i + 4) * stride), 1);
+  }
+  const __m256i low01 = _mm256_unpacklo_epi16(two[0], two[1]);
+  const __m256i high01 = _mm256_unpackhi_epi16(two[0], two[1]);
+  const __m256i low23 = _mm256_unpacklo_epi16(two[2], two[3]);
+  const __m256i high23 = _mm256_unpackhi_epi16(two[2], two[3]);
+  // In each 128-bit half four rows of one group, then the same four of the next.
+  const __m256i two_groups[4] = {
+      _mm256_unpacklo_epi32(low01, low23), _mm256_unpackhi_epi32(low01, low23),
+      _mm256_unpacklo_epi32(high01, high23), _mm256_unpackhi_epi32(high01, high23)};
+  for (size_t i = 0; i < 4; ++i) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * i),
+                        _mm256_permute4x64_epi64(two_groups[i], 0xd8));
+  }
+}
+
+// The pieces of one unit in the order of their columns. `is_half`: only the
 // first half of them is there.
 template <class Format, size_t kPieces>
 [[gnu::always_inline]] inline __m256 AddPieces(const __m256i* dots, const Arranged<Format>& x,
-                                               const float* w_scales, bool is_half, __m256 sum) {
+                                               const ScaleBits* w_scales, bool is_half,
+                                               __m256 sum) {
   const __m256i halves[2] = {_mm256_permute2x128_si256(dots[0], dots[1], 0x20),
                              _mm256_permute2x128_si256(dots[0], dots[1], 0x31)};
   const __m256i two = _mm256_set1_epi16(2);
@@ -211,8 +240,9 @@ template <class Format, size_t kPieces>
       dot = _mm256_madd_epi16(halves[piece / 2], only);
     }
     dot = _mm256_add_epi32(dot, _mm256_set1_epi32(x.zero_part[piece]));
-    const __m256 scale = _mm256_mul_ps(_mm256_load_ps(w_scales + piece * kIntRows),
-                                       _mm256_set1_ps(x.x_scale[piece]));
+    const __m256 w_scale = _mm256_mul_ps(_mm256_cvtph_ps(Load128(w_scales[piece])),
+                                         _mm256_set1_ps(Format::kScaleUnit));
+    const __m256 scale = _mm256_mul_ps(w_scale, _mm256_set1_ps(x.x_scale[piece]));
     sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sum);
   }
   return sum;
@@ -222,10 +252,11 @@ template <class Format, size_t kPieces>
 template <class Format>
 struct RowStretch {
   size_t col;
-  size_t col_count;   // a multiple of kActivationBlock
-  size_t unit_count;  // rounded up; token t's units are at x + t * unit_count
+  size_t col_count;       // a multiple of kActivationBlock
+  size_t unit_count;      // rounded up; token t's units are at x + t * unit_count
+  bool decodes_in_steps;  // pieces are groups, and enough of them
   Arranged<Format> x[kArrangedMax];
-  alignas(32) float w_scales[kStretchUnitsMax * kUnitPiecesMax * kIntRows];
+  alignas(32) ScaleBits w_scales[kStretchUnitsMax * kUnitPiecesMax];
 };
 
 // Eight short streams look random to the processor, but rows lie behind one another: eight rows are
@@ -241,8 +272,7 @@ constexpr size_t kPrefetchBytes = 2048;
 }
 
 // The scales of eight rows are one stretch as well, and too short a one for the processor to guess.
-inline void PrefetchScales(const PlainWeights& weights, size_t row) {
-  const size_t row_bytes = weights.cols / weights.group_size * kScaleBytes;
+inline void PrefetchScales(const PlainWeights& weights, size_t row, size_t row_bytes) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(weights.scales) + row * row_bytes;
   for (size_t i = 0; i < kIntRows * row_bytes; i += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T0);
@@ -252,7 +282,7 @@ inline void PrefetchScales(const PlainWeights& weights, size_t row) {
 // The next unit of eight rows, for kTokens tokens.
 template <class Format, size_t kPieces, size_t kTokens>
 [[gnu::always_inline]] inline void AddUnit(const uint8_t* rows, size_t stride, bool is_half,
-                                           const float* w_scales, const Arranged<Format>** x,
+                                           const ScaleBits* w_scales, const Arranged<Format>** x,
                                            __m256* sums) {
   __m256i dots[kTokens][2];
   DotRows<Format, kTokens>(rows, stride, x, dots);
@@ -262,41 +292,61 @@ template <class Format, size_t kPieces, size_t kTokens>
   }
 }
 
-// One stretch of eight rows for kTokens tokens from `slot` on; out[t]: token t's sums. Between two
-// stretches the sums wait there.
+// One stretch of eight rows, fewer at the end of the range, for kTokens tokens from `slot` on;
+// out[t]: token t's sums. Between two stretches the sums wait there.
 template <class Format, size_t kPieces, size_t kTokens>
-void AddRows(const IntTile& tile, size_t stride, const RowStretch<Format>& stretch, size_t slot,
-             float* const* out) {
-  const __m256i is_there = FirstOfEight(tile.row_count);
+void AddRows(const PlainWeights& weights, size_t row, size_t row_count, size_t slot,
+             RowStretch<Format>* stretch, float* const* out) {
+  constexpr size_t kCols = kUnitBytes * Format::kCodesPerByte;
+  constexpr size_t kUnitsTogether = kScaleGroups / kPieces;  // whose scales are decoded together
+  const __m256i is_there = FirstOfEight(row_count);
+  const size_t stride = weights.cols / Format::kCodesPerByte;
+  const uint8_t* rows = weights.data + row * stride + stretch->col / Format::kCodesPerByte;
+  uintptr_t wanted_soon = reinterpret_cast<uintptr_t>(rows) + kIntRows * stride + kPrefetchBytes;
   __m256 sums[kTokens];
   const Arranged<Format>* x[kTokens];
   for (size_t t = 0; t < kTokens; ++t) {
-    sums[t] = stretch.col == 0 ? _mm256_setzero_ps() : _mm256_maskload_ps(out[t], is_there);
-    x[t] = stretch.x + (slot + t) * stretch.unit_count;
+    sums[t] = stretch->col == 0 ? _mm256_setzero_ps() : _mm256_maskload_ps(out[t], is_there);
+    x[t] = stretch->x + (slot + t) * stretch->unit_count;
   }
-  const float* w_scales = stretch.w_scales;
-  size_t offset = stretch.col / Format::kCodesPerByte;
-  const size_t end = offset + stretch.col_count / Format::kCodesPerByte;
-  if (tile.row_count == kIntRows) {
-    uintptr_t wanted_soon =
-        reinterpret_cast<uintptr_t>(tile.codes[0]) + kIntRows * (stride + offset) + kPrefetchBytes;
-    for (; offset + kUnitBytes <= end; offset += kUnitBytes) {
-      if (slot == 0) PrefetchUnit(wanted_soon);
-      wanted_soon += kUnitBytes * kIntRows;
-      AddUnit<Format, kPieces, kTokens>(tile.codes[0] + offset, stride, false, w_scales, x, sums);
-      w_scales += kPieces * kIntRows;
+  const ScaleBits* w_scales = stretch->w_scales;
+  const auto add_unit = [&]() __attribute__((always_inline)) {
+    if (slot == 0) PrefetchUnit(wanted_soon);
+    wanted_soon += kUnitBytes * kIntRows;
+    AddUnit<Format, kPieces, kTokens>(rows, stride, false, w_scales, x, sums);
+    w_scales += kPieces;
+    rows += kUnitBytes;
+  };
+  size_t col = 0;
+  if (stretch->decodes_in_steps && row_count == kIntRows) {
+    const size_t scale_stride = weights.cols * kPieces / kCols * kScaleBytes;
+    const size_t piece_count = stretch->col_count * kPieces / kCols;
+    const uint8_t* const scales =
+        weights.scales + row * scale_stride + stretch->col * kPieces / kCols * kScaleBytes;
+    while (col < stretch->col_count) {
+      // The last eight may overlap those before.
+      const size_t at = Min(col * kPieces / kCols, piece_count - kScaleGroups);
+      DecodeEight(scales + at * kScaleBytes, scale_stride, stretch->w_scales + at);
+      const size_t end = Min(col + kUnitsTogether * kCols, stretch->col_count);
+      for (; col < end; col += kCols) add_unit();
     }
+  } else {
+    DecodeScaleBitsAvx2(weights, MakeTile(weights, row, row + row_count), kCols / kPieces,
+                        stretch->col * kPieces / kCols, stretch->col_count * kPieces / kCols,
+                        stretch->w_scales);
+  }
+  if (row_count == kIntRows) {
+    for (; col + kCols <= stretch->col_count; col += kCols) add_unit();
   }
   // Half a unit may be left: the last bytes of the matrix, perhaps, so they are copied before they
   // are loaded. The same for a tile that lacks rows.
-  for (; offset < end; offset += kUnitBytes) {
+  for (; col < stretch->col_count; col += kCols) {
     uint8_t bytes[kIntRows][kUnitBytes] = {};
-    const size_t left = Min(kUnitBytes, end - offset);
-    for (size_t row = 0; row < tile.row_count; ++row) {
-      __builtin_memcpy(bytes[row], tile.codes[row] + offset, left);
-    }
+    const size_t left = Min(kUnitBytes, (stretch->col_count - col) / Format::kCodesPerByte);
+    for (size_t i = 0; i < row_count; ++i) __builtin_memcpy(bytes[i], rows + i * stride, left);
     AddUnit<Format, kPieces, kTokens>(bytes[0], kUnitBytes, left < kUnitBytes, w_scales, x, sums);
-    w_scales += kPieces * kIntRows;
+    w_scales += kPieces;
+    rows += kUnitBytes;
   }
   for (size_t t = 0; t < kTokens; ++t) _mm256_maskstore_ps(out[t], is_there, sums[t]);
 }
@@ -309,7 +359,7 @@ void MatMulRowTokens(const PlainWeights& weights, const QuantisedRows& x, const 
                      size_t token, size_t batch) {
   constexpr size_t kCols = kUnitBytes * Format::kCodesPerByte;
   constexpr size_t kPieceCols = kCols / kPieces;
-  const size_t stride = weights.cols / Format::kCodesPerByte;
+  const size_t scale_row_bytes = weights.cols / weights.group_size * kScaleBytes;
   const size_t stretch_cols = Min(kArrangedMax / batch, kStretchUnitsMax) * kCols;
   const size_t blocks = x.col_stride / kActivationBlock;
   RowStretch<Format> stretch;
@@ -322,21 +372,22 @@ void MatMulRowTokens(const PlainWeights& weights, const QuantisedRows& x, const 
           x.scales + (token + t) * blocks + stretch.col / kActivationBlock, stretch.col_count,
           stretch.x + t * stretch.unit_count);
     }
+    stretch.decodes_in_steps = weights.group_size == kPieceCols &&
+                               stretch.col_count >= kScaleGroups * kPieceCols &&
+                               stretch.col_count % kCols == 0;
     for (size_t row = y.row_begin; row < y.row_end; row += kIntRows) {
-      const IntTile tile = MakeTile(weights, row, y.row_end);
-      PrefetchScales(weights, row + kIntRows);
-      DecodeScalesAvx2(weights, tile, kPieceCols, stretch.col / kPieceCols,
-                       stretch.col_count / kPieceCols, stretch.w_scales);
+      const size_t row_count = Min(kIntRows, y.row_end - row);
+      PrefetchScales(weights, row + kIntRows, scale_row_bytes);
       for (size_t slot = 0; slot < batch;) {
         float* out[kRowTokensTogether];
         const size_t left = Min(batch - slot, kRowTokensTogether);
         for (size_t t = 0; t < left; ++t) {
           out[t] = y.out + (token + slot + t) * y.out_stride + row;
         }
-        if (left == 1) AddRows<Format, kPieces, 1>(tile, stride, stretch, slot, out);
-        if (left == 2) AddRows<Format, kPieces, 2>(tile, stride, stretch, slot, out);
-        if (left == 3) AddRows<Format, kPieces, 3>(tile, stride, stretch, slot, out);
-        if (left == 4) AddRows<Format, kPieces, 4>(tile, stride, stretch, slot, out);
+        if (left == 1) AddRows<Format, kPieces, 1>(weights, row, row_count, slot, &stretch, out);
+        if (left == 2) AddRows<Format, kPieces, 2>(weights, row, row_count, slot, &stretch, out);
+        if (left == 3) AddRows<Format, kPieces, 3>(weights, row, row_count, slot, &stretch, out);
+        if (left == 4) AddRows<Format, kPieces, 4>(weights, row, row_count, slot, &stretch, out);
         slot += left;
       }
     }

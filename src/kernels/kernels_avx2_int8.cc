@@ -15,15 +15,10 @@ namespace {
 
 using tensor::WeightFormat;
 
-float ScaleAt(const uint8_t* scales, uint64_t group) {
-  uint16_t bits;
-  __builtin_memcpy(&bits, scales + group * 2, sizeof(bits));
-  return _cvtsh_ss(bits);
-}
-
-// The scales of eight groups of eight rows, a row per lane; rows[i] points at row i's first.
+// The scales of eight groups of eight rows, a row per lane: out[i] holds group i. rows[i] points at
+// row i's first.
 [[gnu::always_inline]] inline void TransposeScales(const uint8_t* const* rows, size_t group,
-                                                   __m256 unit, __m256* out) {
+                                                   __m128i* out) {
   __m128i r[8];
   __m128i t[8];
   for (size_t i = 0; i < 8; ++i) r[i] = Load128(rows[i] + group * 2);
@@ -40,22 +35,15 @@ float ScaleAt(const uint8_t* scales, uint64_t group) {
   // r[0], r[1]: groups 0..3 of rows 0, 2, 4, 6; r[2], r[3]: of rows 1, 3, 5, 7; r[4..7]:
   // groups 4..7.
   for (size_t i = 0; i < 8; i += 4) {
-    t[i] = _mm_unpacklo_epi16(r[i], r[i + 2]);
-    t[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 2]);
-    t[i + 2] = _mm_unpacklo_epi16(r[i + 1], r[i + 3]);
-    t[i + 3] = _mm_unpackhi_epi16(r[i + 1], r[i + 3]);
+    out[i] = _mm_unpacklo_epi16(r[i], r[i + 2]);
+    out[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 2]);
+    out[i + 2] = _mm_unpacklo_epi16(r[i + 1], r[i + 3]);
+    out[i + 3] = _mm_unpackhi_epi16(r[i + 1], r[i + 3]);
   }
-  for (size_t i = 0; i < 8; ++i) out[i] = _mm256_mul_ps(_mm256_cvtph_ps(t[i]), unit);
 }
 
-// DecodeScalesAvx2 where each piece is a group. Requires at least eight.
-void DecodeGroups(const uint8_t* const* rows, size_t first, size_t count, float unit, float* out) {
-  for (size_t done = 0; done < count; done += 8) {
-    const size_t at = Min(done, count - 8);  // the last eight may overlap those before
-    __m256 scales[8];
-    TransposeScales(rows, first + at, _mm256_set1_ps(unit), scales);
-    for (size_t i = 0; i < 8; ++i) _mm256_store_ps(out + (at + i) * kIntRows, scales[i]);
-  }
+void StoreScales(__m128i scales, ScaleBits* out) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(*out), scales);
 }
 
 // Stores eight codes for each of the eight registers' floats.
@@ -111,36 +99,52 @@ IntTile MakeTile(const PlainWeights& weights, size_t row, size_t row_end) {
   return tile;
 }
 
-void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
-                      size_t first, size_t count, float* out) {
-  const float unit = weights.format == WeightFormat::kSmoeQ4 ? kQ4Unit : kQ2Unit;
+void DecodeScaleBitsAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
+                         size_t first, size_t count, ScaleBits* out) {
   const size_t repeat = weights.group_size / piece_cols;  // pieces that share a group
   const size_t last_group = (first + count - 1) / repeat;
   size_t group = first / repeat;
-  if (weights.cols % weights.group_size == 0 && last_group - group + 1 >= 8) {
-    const uint8_t* rows[kIntRows];
+  if (weights.cols % weights.group_size != 0 || last_group - group + 1 < 8) {
     for (size_t i = 0; i < kIntRows; ++i) {
-      rows[i] = weights.scales + tile.row[i] * (weights.cols / weights.group_size) * 2;
-    }
-    if (repeat == 1) return DecodeGroups(rows, first, count, unit, out);
-    while (group <= last_group) {
-      group = Min(group, last_group - 7);  // the last eight may overlap those before
-      __m256 scales[8];
-      TransposeScales(rows, group, _mm256_set1_ps(unit), scales);
-      for (size_t i = 0; i < 8; ++i, ++group) {
-        size_t piece = group * repeat;
-        const size_t end = Min(piece + repeat, first + count);
-        if (piece < first) piece = first;
-        for (; piece < end; ++piece) _mm256_store_ps(out + (piece - first) * kIntRows, scales[i]);
+      for (size_t piece = first; piece < first + count; ++piece) {
+        const uint64_t flat = tile.row[i] * weights.cols + piece * piece_cols;
+        __builtin_memcpy(&out[piece - first][i], weights.scales + flat / weights.group_size * 2,
+                         sizeof(uint16_t));
       }
     }
     return;
   }
-  for (size_t i = 0; i < kIntRows; ++i) {
-    for (size_t piece = first; piece < first + count; ++piece) {
-      const uint64_t flat = tile.row[i] * weights.cols + piece * piece_cols;
-      const float scale = ScaleAt(weights.scales, flat / weights.group_size);
-      out[(piece - first) * kIntRows + i] = scale * unit;
+  const size_t stride = weights.cols / weights.group_size * 2;
+  const uint8_t* rows[kIntRows];
+  for (size_t i = 0; i < kIntRows; ++i) rows[i] = weights.scales + tile.row[i] * stride;
+  while (group <= last_group) {
+    group = Min(group, last_group - 7);  // the last eight may overlap those before
+    __m128i scales[8];
+    TransposeScales(rows, group, scales);
+    if (repeat == 1) {
+      for (size_t i = 0; i < 8; ++i, ++group) StoreScales(scales[i], out + group - first);
+      continue;
+    }
+    for (size_t i = 0; i < 8; ++i, ++group) {
+      size_t piece = group * repeat;
+      const size_t end = Min(piece + repeat, first + count);
+      if (piece < first) piece = first;
+      for (; piece < end; ++piece) StoreScales(scales[i], out + piece - first);
+    }
+  }
+}
+
+void DecodeScalesAvx2(const PlainWeights& weights, const IntTile& tile, size_t piece_cols,
+                      size_t first, size_t count, float* out) {
+  const __m256 unit = _mm256_set1_ps(weights.format == WeightFormat::kSmoeQ4 ? kQ4Unit : kQ2Unit);
+  constexpr size_t kTogether = 64;
+  ScaleBits bits[kTogether];
+  for (size_t done = 0; done < count; done += kTogether) {
+    const size_t together = Min(kTogether, count - done);
+    DecodeScaleBitsAvx2(weights, tile, piece_cols, first + done, together, bits);
+    for (size_t i = 0; i < together; ++i) {
+      _mm256_store_ps(out + (done + i) * kIntRows,
+                      _mm256_mul_ps(_mm256_cvtph_ps(Load128(bits[i])), unit));
     }
   }
 }
