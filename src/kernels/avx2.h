@@ -54,8 +54,11 @@ void MatMulInt8Nvfp4AvxVnni(const PlainWeights& weights, const QuantisedRows& x,
                             const MatMulRange& y);
 void MatMulF32Nvfp4Avx2(const PlainWeights& weights, const FloatRows& x, const MatMulRange& y);
 
-// int8, any shape.
+// int8, any shape. From so many tokens on activations and weights are prepared for all of them.
+constexpr size_t kTilesManyTokensMin = 4;
 void MatMulInt8TilesAvx2(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
+void MatMulInt8TilesAvxVnni(const PlainWeights& weights, const QuantisedRows& x,
+                            const MatMulRange& y);
 // Decodes the first columns of [col, col + count) of a row, and says how many. Requires col to be a
 // multiple of 8.
 size_t DecodeTilesAvx2(const PlainWeights& weights, uint64_t row, size_t col, size_t count,

@@ -212,8 +212,6 @@ void MultiplyPanel(const PlainWeights& weights, const QuantisedRows& x, const Ma
   }
 }
 
-constexpr size_t kManyTokensMin = 4;
-
 }  // namespace
 
 void MatMulInt8TilesAvx2(const PlainWeights& weights, const QuantisedRows& x,
@@ -221,7 +219,7 @@ void MatMulInt8TilesAvx2(const PlainWeights& weights, const QuantisedRows& x,
   if (y.row_begin >= y.row_end) return;
   const size_t block_end = (y.row_end + kRows - 1) / kRows;
   size_t block = y.row_begin / kRows;
-  if (x.token_count >= kManyTokensMin) {
+  if (x.token_count >= kTilesManyTokensMin) {
     for (; block < block_end; block += kPanelBlocks) {
       MultiplyPanel(weights, x, y, block, Min(kPanelBlocks, block_end - block));
     }

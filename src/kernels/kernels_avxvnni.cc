@@ -17,6 +17,7 @@ void MatMulInt8(const tensor::WeightView& view, const QuantisedRows& x, const Ma
   if (weights.format == WeightFormat::kNvfp4 && weights.rows >= kNvfp4IntRowsMin) {
     return MatMulInt8Nvfp4AvxVnni(weights, x, y);
   }
+  if (weights.format == WeightFormat::kInt8) return MatMulInt8TilesAvxVnni(weights, x, y);
   const bool is_vault =
       weights.format == WeightFormat::kSmoeQ4 || weights.format == WeightFormat::kSmoeQ2;
   if (!is_vault || !HasInt8Shape(weights)) return MatMulInt8Avx2(view, x, y);
