@@ -173,6 +173,7 @@ class WatchedBackend final : public experts::ExpertBackend {
   void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {
     backend_->ForeseeFirst(layer_index, likely_ids);
   }
+  void Poll() override { backend_->Poll(); }
   experts::CacheStats stats() const override { return backend_->stats(); }
   uint64_t compute_ns() const override { return backend_->compute_ns(); }
 

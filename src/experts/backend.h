@@ -77,6 +77,9 @@ class ExpertBackend {
     (void)likely_ids;
   }
 
+  // Called between the loops of a step: a look at the drive, which may go on reading then.
+  virtual void Poll() {}
+
   virtual CacheStats stats() const = 0;
   virtual uint64_t compute_ns() const = 0;
 };

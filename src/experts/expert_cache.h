@@ -140,6 +140,11 @@ class ExpertCache {
   // Cost:   no system call while an expert is ready; else one look at the queue.
   virtual Result<std::optional<ReadyExpert>> TryNext() = 0;
 
+  // Sees which reads have ended and starts what may be read now, for callers that compute between
+  // two calls: else the drive has nothing to do from its last read on. Never waits.
+  // Cost: nothing while no read is under way; else one look at the queue.
+  virtual void Poll() = 0;
+
   // Gives the slot of a ReadyExpert back, and starts the next read in it if the pass wants more.
   virtual void Release(const ReadyExpert& expert) = 0;
 

@@ -41,6 +41,7 @@ class LocalBackend final : public ExpertBackend {
   Status TakeMemory();
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   void ForgetActivations() override;
+  void Poll() override { cache_.Poll(); }
   CacheStats stats() const override { return cache_.stats(); }
   bool WantsFirst(size_t row_count) const override { return reads_ && row_count > kGuessRowsMax; }
   void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {

@@ -156,6 +156,13 @@ Result<std::optional<ReadyExpert>> SlabCache::TryNext() {
   return HandOut();
 }
 
+void SlabCache::Poll() {
+  if (queue_error_ || in_flight_count_ == 0) return;
+  Status polled = ReapReads(0);
+  if (polled) polled = StartReads();
+  if (!polled) queue_error_ = std::move(polled.error());
+}
+
 void SlabCache::Release(const ReadyExpert& expert) {
   SMOE_CHECK(!expert.error && expert.slot < slots_.size());
   Slot& slot = slots_[expert.slot];

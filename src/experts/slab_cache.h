@@ -76,6 +76,7 @@ class SlabCache final : public ExpertCache {
   void ReadWhenIdle(std::span<const store::ExpertId> likely) override;
   Result<std::optional<ReadyExpert>> Next() override;
   Result<std::optional<ReadyExpert>> TryNext() override;
+  void Poll() override;
   void Release(const ReadyExpert& expert) override;
   Status Abandon() override;
   Status SetSlotLimit(uint32_t slot_count) override;

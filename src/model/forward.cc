@@ -76,6 +76,7 @@ void RunProjections(const Forward& forward, const kernels::Activations& x,
   };
   // std::ref: the pool's function object then holds one pointer and allocates nothing.
   forward.pool.ParallelFor(total, kProjectGrain, std::ref(body));
+  forward.backend.Poll();
 }
 
 }  // namespace
