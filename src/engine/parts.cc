@@ -90,8 +90,7 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
   const uint32_t slot_count = HasKeeper(options) ? budget.slot_count_max : budget.slot_count;
   const uint32_t slot_capacity =
       HasKeeper(options) ? SlotsBesideHeld(parts->demand, budget, parts->demand.trunk_bytes) : 0;
-  uint32_t guess_depth = options.make_queue ? 0 : parts->reads.setting.depth;
-  if (const char* e = std::getenv("SMOE_GD")) guess_depth = static_cast<uint32_t>(std::atoi(e));
+  const uint32_t guess_depth = options.make_queue ? 0 : parts->reads.setting.depth;
   SMOE_TRY_ASSIGN(parts->cache, experts::ExpertCache::Create(*parts->files.experts, *parts->queue,
                                                              {.slot_count = slot_count,
                                                               .slot_capacity = slot_capacity,

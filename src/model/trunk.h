@@ -1,10 +1,10 @@
 // model/trunk.h: every weight of a model but the routed experts, in memory.
 //
 // One anonymous buffer holds all of it, locked where that is allowed, and never read again:
-// matrices in the format that was asked for (checkpoint/trunk_format.h), norms, biases, routers and
-// gates of shared experts in f32. Each starts at a multiple of 64 bytes. Matrices are converted
-// while they are read, a few rows at a time on every thread of the pool: no matrix is ever in
-// memory in f32 as well.
+// matrices in the format that was asked for (checkpoint/trunk_format.h), norms and biases in f32,
+// routers and gates of shared experts exactly as they are stored. Each starts at a multiple of 64
+// bytes. Matrices are converted while they are read, a few rows at a time on every thread of the
+// pool: no matrix is ever in memory in f32 as well.
 #pragma once
 
 #include <array>
@@ -37,11 +37,11 @@ struct LayerWeights {
   FloatVector q_norm, k_norm;  // [head_dim], or the whole projection
   FloatVector post_norm;       // [hidden_size], before the feed-forward part
   bool is_sparse = false;
-  tensor::WeightView router;  // f32 [num_experts][hidden_size]; sparse layers only
+  tensor::WeightView router;  // f32, f16 or bf16 [num_experts][hidden_size]; sparse layers only
   // [width][hidden_size] twice and [hidden_size][width]: the layer's own network, or the shared
   // expert if it is sparse. Without rows: there is none.
   tensor::ExpertWeights dense;
-  tensor::WeightView shared_gate;  // f32 [1][hidden_size]
+  tensor::WeightView shared_gate;  // the same kinds, [1][hidden_size]
   bool has_dense() const { return dense.gate.rows != 0; }
 };
 

@@ -35,8 +35,10 @@ bool IsHead(std::string_view name) {
          (checkpoint::IsLinearName(name, &stem) || checkpoint::IsQuantisationName(name));
 }
 
-// What a matrix of no part is kept as.
-enum class Keep : uint8_t { kByPart, kF32 };
+// In which format a matrix is kept: as was asked for its part, or, where it belongs to none, as the
+// file has its floats. A product in f32 has the same bits with bf16 and f16 weights as with the
+// same numbers in f32, and half of the bytes.
+enum class Keep : uint8_t { kByPart, kExact };
 
 // Codes and scales of a matrix in memory. nullopt: more than 64 bits say.
 struct PieceBytes {
@@ -177,6 +179,9 @@ Status TrunkPlanner::WantMatrix(const std::string& stem, uint64_t rows, uint64_t
                          tensor::DTypeName(piece.source.codes.info->dtype));
     }
     piece.format = checkpoint::ChooseFormat(formats_.Of(*piece.part), piece.source);
+  } else if (piece.source.kind == LinearKind::kFloat) {
+    piece.format =
+        checkpoint::FormatOf(piece.source.codes.info->dtype).value_or(WeightFormat::kF32);
   }
   return Add(std::move(piece));
 }
@@ -231,13 +236,13 @@ Status TrunkPlanner::WantAttention(const std::string& stem, LayerWeights* layer)
 Status TrunkPlanner::WantFeedForward(const std::string& stem, LayerWeights* layer) {
   if (!layer->is_sparse) return WantDense(stem + "mlp", config_.intermediate_size, &layer->dense);
   SMOE_TRY(WantMatrix(stem + traits_.moe_block + ".gate", config_.num_experts, config_.hidden_size,
-                      &layer->router, Keep::kF32));
+                      &layer->router, Keep::kExact));
   if (traits_.shared_expert == nullptr || config_.shared_expert_intermediate_size == 0) return Ok();
   SMOE_TRY(WantDense(stem + traits_.shared_expert, config_.shared_expert_intermediate_size,
                      &layer->dense));
   if (traits_.shared_expert_gate == nullptr) return Ok();
   return WantMatrix(stem + traits_.shared_expert_gate, 1, config_.hidden_size, &layer->shared_gate,
-                    Keep::kF32);
+                    Keep::kExact);
 }
 
 Status TrunkPlanner::WantEnds(Trunk* trunk) {

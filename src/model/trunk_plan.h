@@ -20,7 +20,7 @@ struct TrunkPiece {
   checkpoint::LinearWeight source;  // kFloat for vectors, too
   uint64_t rows = 0;                // 1 for a vector
   uint64_t cols = 0;
-  std::optional<checkpoint::TrunkPart> part;                 // nullopt: always f32
+  std::optional<checkpoint::TrunkPart> part;                 // nullopt: kept exactly
   tensor::WeightFormat format = tensor::WeightFormat::kF32;  // in memory
   uint64_t offset = 0;                                       // in memory, of elements or codes
   uint64_t bytes = 0;
