@@ -170,8 +170,9 @@ class WatchedBackend final : public experts::ExpertBackend {
   bool WantsLikely(size_t row_count) const override { return backend_->WantsLikely(row_count); }
   void ForgetActivations() override { backend_->ForgetActivations(); }
   bool WantsFirst(size_t row_count) const override { return backend_->WantsFirst(row_count); }
-  void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {
-    backend_->ForeseeFirst(layer_index, likely_ids);
+  void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids,
+               size_t row_count) override {
+    backend_->Foresee(layer_index, likely_ids, row_count);
   }
   void Poll() override { backend_->Poll(); }
   experts::CacheStats stats() const override { return backend_->stats(); }

@@ -16,6 +16,10 @@
 
 namespace smoe::experts {
 
+// Up to so many rows the next layer's experts are guessed one by one, and only where timing shows
+// that it pays. Of more rows, some will want nearly every expert that is named: they are foreseen.
+inline constexpr size_t kGuessRowsMax = 16;
+
 enum class Arithmetic : uint8_t {
   kInt8,  // activations quantised to s8 where the weights are quantised; f32 otherwise
   kF32,   // weights dequantised exactly
@@ -65,16 +69,19 @@ class ExpertBackend {
   // it. Requires that none is under way.
   virtual void ForgetActivations() {}
 
-  // What the rows of a step will probably want of the first layer that has experts, said before
-  // its Run: an expert stands there once for each row that will. Changes no result. Worth the
-  // trouble where WantsFirst says so.
+  // What the row_count rows of a step will probably want of the layer that is run next, said
+  // between two Runs: an expert stands there once for each row that will. In place of what was said
+  // before, as far as its reads have not begun. Changes no result. Worth the trouble for the first
+  // layer that has experts where WantsFirst says so, for the others where WantsLikely does.
   virtual bool WantsFirst(size_t row_count) const {
     (void)row_count;
     return false;
   }
-  virtual void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
+  virtual void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids,
+                       size_t row_count) {
     (void)layer_index;
     (void)likely_ids;
+    (void)row_count;
   }
 
   // Called between the loops of a step: a look at the drive, which may go on reading then.

@@ -14,10 +14,6 @@ namespace smoe::experts {
 
 namespace {
 
-// Up to so many rows the next layer's experts are guessed one by one, and only where timing shows
-// that it pays. Of more rows, some will want nearly every expert that is named: they are foreseen.
-constexpr size_t kGuessRowsMax = 16;
-
 struct FailedExpert {
   uint32_t expert_index;
   Error error;
@@ -44,8 +40,13 @@ class LocalBackend final : public ExpertBackend {
   void Poll() override { cache_.Poll(); }
   CacheStats stats() const override { return cache_.stats(); }
   bool WantsFirst(size_t row_count) const override { return reads_ && row_count > kGuessRowsMax; }
-  void ForeseeFirst(uint32_t layer_index, std::span<const uint32_t> likely_ids) override {
-    Foresee(layer_index, likely_ids);
+  void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids,
+               size_t row_count) override {
+    if (row_count > kGuessRowsMax) {
+      ForeseeMany(layer_index, likely_ids);
+    } else if (controller_.is_on()) {
+      Guess(layer_index, likely_ids);
+    }
   }
   bool WantsLikely(size_t row_count) const override {
     return reads_ && (row_count > kGuessRowsMax || controller_.is_on());
@@ -55,10 +56,10 @@ class LocalBackend final : public ExpertBackend {
  private:
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
-  void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids);
+  void ForeseeMany(uint32_t layer_index, std::span<const uint32_t> likely_ids);
   void ForeseeNextChunk();
   void CountReads();
-  void Guess(const RoutedRows& rows);
+  void Guess(uint32_t layer_index, std::span<const uint32_t> likely_ids);
   void TimeToken(const RoutedRows& rows);
   Result<bool> TakeRound();
   void ComputeRound(const RoutedRows& rows);
@@ -179,12 +180,10 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
   cache_.Begin(wanted_,
                {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
   TimeToken(rows);
+  Foresee(rows.likely_layer, rows.likely_ids, rows.row_count);
   if (rows.row_count > kGuessRowsMax) {
-    Foresee(rows.likely_layer, rows.likely_ids);
     const bool is_last = std::next(layer) == store_.layers().end();
     if (is_last && rows.more_follow) ForeseeNextChunk();
-  } else if (controller_.is_on()) {
-    Guess(rows);
   }
   for (;;) {
     SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
@@ -205,10 +204,10 @@ void LocalBackend::CountReads() {
 }
 
 // The guesses of a step of few rows, each once.
-void LocalBackend::Guess(const RoutedRows& rows) {
+void LocalBackend::Guess(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
   likely_.clear();
-  for (const uint32_t expert : rows.likely_ids) {
-    const store::ExpertId id = {rows.likely_layer, expert};
+  for (const uint32_t expert : likely_ids) {
+    const store::ExpertId id = {layer_index, expert};
     if (std::find(likely_.begin(), likely_.end(), id) == likely_.end()) likely_.push_back(id);
   }
   if (!likely_.empty()) cache_.Prefetch(likely_, true);
@@ -233,7 +232,7 @@ void LocalBackend::TimeToken(const RoutedRows& rows) {
 
 // What many rows will want of the next layer, what most of them will first. The reads begin while
 // this layer computes and the next attends, and not all will have begun.
-void LocalBackend::Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
+void LocalBackend::ForeseeMany(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
   if (likely_ids.empty()) return;
   std::fill(likely_counts_.begin(), likely_counts_.end(), 0U);
   for (const uint32_t expert : likely_ids) {

@@ -504,7 +504,7 @@ TEST(LocalBackend, ManyRowsForeseeTheFirstLayerBeforeItRuns) {
   EXPECT_FALSE(machine.backend->WantsFirst(16));
   EXPECT_TRUE(machine.backend->WantsFirst(17));
   const std::vector<uint32_t> likely = {5, 2, 5, 7};
-  machine.backend->ForeseeFirst(0, likely);
+  machine.backend->Foresee(0, likely, 20);
   EXPECT_EQ(machine.backend->stats().prefetch_count, 3u);
   Batch batch = MakeBatch(store, 17, 4, 3);  // wants every expert of a layer
   batch.layer_index = 0;

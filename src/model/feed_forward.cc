@@ -2,16 +2,13 @@
 #include <functional>
 #include <optional>
 
-#include "base/bytes.h"
 #include "base/stopwatch.h"
+#include "model/expert_guess.h"
 #include "model/forward.h"
 
 namespace smoe::model {
 
 namespace {
-
-// Of more rows, every second or nth says what they all want.
-constexpr size_t kAskedRowsMax = 256;
 
 // Fails the sequences whose router logits are not finite.
 void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
@@ -36,34 +33,6 @@ void RouteRows(const Forward& forward, const LayerWeights& layer, uint32_t layer
                        fmt::format("layer {}: a router logit of position {} is NaN or infinite, "
                                    "finite numbers expected",
                                    layer_index, bad.position)));
-  }
-}
-
-// What the next layer's router would choose if this layer's experts added nothing: right for most
-// experts, since one layer changes the residual stream little. Only a guess of what to read.
-void GuessNext(const Forward& forward, const LayerWeights& next) {
-  Scratch& scratch = forward.scratch;
-  const RouterRule& rule = forward.router_rule;
-  const size_t stride = CeilDiv(forward.row_count(), kAskedRowsMax);
-  const size_t row_count = CeilDiv(forward.row_count(), stride);
-  // `shared` is free until the experts have run.
-  NormRows(forward, scratch.hidden, next.post_norm, scratch.shared, row_count, stride);
-  const Projection projection[] = {{&next.router, {}, scratch.router}};
-  Project(forward, {scratch.shared, row_count, forward.config.hidden_size}, projection);
-  scratch.likely_ids.clear();
-  const auto route = [&](size_t begin, size_t end) {
-    for (size_t row = begin; row < end; ++row) {
-      uint32_t* const ids = scratch.guessed_ids.data() + row * rule.top_k;
-      const bool finite = RouteRow(rule, forward.kernels, scratch.router + row * rule.expert_count,
-                                   ids, scratch.guessed_weights + row * rule.top_k);
-      if (!finite) std::fill_n(ids, rule.top_k, 0U);
-    }
-  };
-  forward.pool.ParallelFor(row_count, 1, std::ref(route));
-  for (size_t rank = 0; rank < rule.top_k; ++rank) {
-    for (size_t row = 0; row < row_count; ++row) {
-      scratch.likely_ids.push_back(scratch.guessed_ids[row * rule.top_k + rank]);
-    }
   }
 }
 
@@ -152,8 +121,16 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 
 void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
   const Timed timed(forward.profile.of(Phase::kRouter));
-  GuessNext(forward, layer);
-  forward.backend.ForeseeFirst(layer_index, forward.scratch.likely_ids);
+  GuessExperts(forward, layer, layer_index, GuessKind::kAll);
+  forward.backend.Foresee(layer_index, forward.scratch.likely_ids, forward.row_count());
+}
+
+void ForeseeNext(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
+  const bool is_worth_it = layer.is_sparse && forward.row_count() <= experts::kGuessRowsMax;
+  if (!is_worth_it || !forward.backend.WantsLikely(forward.row_count())) return;
+  const Timed timed(forward.profile.of(Phase::kRouter));
+  GuessExperts(forward, layer, layer_index, GuessKind::kAll);
+  forward.backend.Foresee(layer_index, forward.scratch.likely_ids, forward.row_count());
 }
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
@@ -163,7 +140,8 @@ Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t la
     RouteRows(forward, layer, layer_index);
     forward.scratch.likely_ids.clear();
     if (next != nullptr && next->is_sparse && forward.backend.WantsLikely(forward.row_count())) {
-      GuessNext(forward, *next);
+      const bool is_few = forward.row_count() <= experts::kGuessRowsMax;  // asked once more
+      GuessExperts(forward, *next, layer_index + 1, is_few ? GuessKind::kSure : GuessKind::kAll);
     }
   }
   if (tap != nullptr) TapRouting(forward, tap);

@@ -85,6 +85,9 @@ void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, floa
 // that one.
 void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
 
+// The same of the layer that comes next, behind the one before it, in steps of few rows.
+void ForeseeNext(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
+
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
 // `next`: the layer behind, or nullptr; what its router may want is guessed for the backend.
 // `tap`: nullptr, or gets the routing.

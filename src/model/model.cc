@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "model/arch/arch_traits.h"
+#include "model/expert_guess.h"
 #include "model/forward.h"
 #include "tensor/finite.h"
 
@@ -78,6 +79,7 @@ ScratchShape ShapeOf(const checkpoint::ModelConfig& config, const Rope& rope,
   ScratchShape shape;
   shape.row_count_max = options.row_count_max;
   shape.logit_row_max = options.logit_row_max;
+  shape.layer_count = config.num_hidden_layers;
   shape.hidden_size = config.hidden_size;
   shape.q_width = config.num_attention_heads * config.head_dim;
   shape.kv_width = config.num_key_value_heads * config.head_dim;
@@ -216,11 +218,12 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   scratch_.layer_index = layer_index;
   NormRows(forward, scratch_.hidden, layer.input_norm, scratch_.normed);
   RunAttention(forward, layer, layer_index);
+  KeepAttention(forward, layer_index);
   AddBranch(forward);
   NormRows(forward, scratch_.hidden, layer.post_norm, scratch_.normed);
+  const bool is_last = layer_index + 1 == trunk_->layers.size();
+  const LayerWeights* const next = is_last ? nullptr : &trunk_->layers[layer_index + 1];
   if (layer.is_sparse) {
-    const LayerWeights* const next =
-        layer_index + 1 < trunk_->layers.size() ? &trunk_->layers[layer_index + 1] : nullptr;
     SMOE_TRY(RunExperts(forward, layer, layer_index, next, tap));
   } else {
     const Timed timed(profile_.of(Phase::kDense));
@@ -228,6 +231,7 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   }
   AddBranch(forward);
   CheckHidden(forward, layer_index);
+  if (next != nullptr) ForeseeNext(forward, *next, layer_index + 1);
   return Ok();
 }
 

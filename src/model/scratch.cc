@@ -4,6 +4,8 @@
 #include <limits>
 #include <optional>
 
+#include "experts/backend.h"
+
 namespace smoe::model {
 
 Result<Scratch> Scratch::Create(const ScratchShape& shape) {
@@ -27,7 +29,7 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
       {&Scratch::sines, rows, shape.rotary_dim / 2},
       {&Scratch::router, rows, shape.expert_count},
       {&Scratch::weights, rows, shape.top_k},
-      {&Scratch::guessed_weights, rows, shape.top_k},
+      {&Scratch::guessed_scores, rows, uint64_t{shape.top_k} + 1},
       {&Scratch::shared, rows, shape.hidden_size},
       {&Scratch::shared_gate, rows, 1},
       {&Scratch::head_in, shape.logit_row_max, shape.hidden_size},
@@ -62,7 +64,9 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
   }
   scratch.row_is_finite.resize(quantised_rows);
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);
-  scratch.guessed_ids.resize(shape.row_count_max * shape.top_k);
+  scratch.attention_before.resize(size_t{shape.layer_count} * shape.hidden_size);
+  scratch.guess_in.resize(experts::kGuessRowsMax * shape.hidden_size);
+  scratch.guessed_ids.resize(shape.row_count_max * (shape.top_k + 1));
   scratch.likely_ids.reserve(shape.row_count_max * shape.top_k);
   scratch.row_is_bad.resize(shape.row_count_max);
   scratch.attention_states.resize(shape.row_count_max * shape.attention_heads);

@@ -17,6 +17,7 @@ namespace smoe::model {
 struct ScratchShape {
   size_t row_count_max = 0;
   size_t logit_row_max = 0;
+  uint32_t layer_count = 0;
   uint32_t hidden_size = 0;
   uint32_t q_width = 0;   // num_attention_heads * head_dim
   uint32_t kv_width = 0;  // num_key_value_heads * head_dim
@@ -85,13 +86,15 @@ struct Scratch {
 
   uint32_t layer_index = 0;          // that is being run, for messages
   std::vector<uint32_t> expert_ids;  // [rows][top_k], rank order
-  // What the next layer may want: the guesses of each row, and all of them, likeliest first.
-  std::vector<uint32_t> guessed_ids;  // [rows][top_k]
-  float* guessed_weights = nullptr;   // the same, nobody looks at them
-  std::vector<uint32_t> likely_ids;
-  std::vector<uint8_t> row_is_bad;     // [rows], written by threads, read after the join
-  std::vector<uint8_t> row_is_finite;  // [max(rows, logit rows)], of what was quantised last
-  std::vector<StepRow> rows;           // [rows]
+  // Of guesses at what later layers want (model/expert_guess.h).
+  std::vector<float> attention_before;  // [layers][hidden_size], of the step before
+  std::vector<float> guess_in;          // [kGuessRowsMax][hidden_size]
+  std::vector<uint32_t> guessed_ids;    // [rows][top_k + 1], rank order
+  float* guessed_scores = nullptr;      // the same
+  std::vector<uint32_t> likely_ids;     // of all rows, likeliest first
+  std::vector<uint8_t> row_is_bad;      // [rows], written by threads, read after the join
+  std::vector<uint8_t> row_is_finite;   // [max(rows, logit rows)], of what was quantised last
+  std::vector<StepRow> rows;            // [rows]
   std::vector<kernels::AttentionState> attention_states;  // [rows][attention_heads]
   std::vector<kernels::AttentionState> part_states;       // [part_count_max][attention_heads]
   std::vector<AttentionTask> attention_tasks;             // up to rows + part_count_max
