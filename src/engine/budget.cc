@@ -251,7 +251,9 @@ std::string Budget::Table() const {
                              SizeText(limit.bytes), limit.reason);
 }
 
-Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit) {
+namespace {
+
+Result<Budget> Divide(const BudgetDemand& demand, const MemoryLimit& limit) {
   SMOE_TRY(CheckContext(demand));
   SMOE_TRY_ASSIGN(const std::optional<uint64_t> asked, AskedSlots(demand));
   const Divider divider(demand, limit, asked);
@@ -294,6 +296,27 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit
     budget.choices.push_back(fmt::format(
         "expert cache: fewer slots than top_k + 1 = {}, so reads wait for arithmetic", least));
   }
+  return budget;
+}
+
+bool FitsWhole(const BudgetDemand& demand, const Budget& budget) {
+  const bool is_asked = demand.cache_bytes || demand.cache_experts;
+  return is_asked ? budget.warnings.empty() : budget.slot_count == demand.expert_count;
+}
+
+}  // namespace
+
+Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit) {
+  Result<Budget> whole = Divide(demand, limit);
+  const bool fits = whole.has_value() && FitsWhole(demand, *whole);
+  if (demand.embedding_bytes == 0 || fits) return whole;
+  BudgetDemand rest = demand;
+  rest.trunk_bytes -= demand.embedding_bytes;
+  SMOE_TRY_ASSIGN(Budget budget, Divide(rest, limit));
+  budget.leaves_embedding = true;
+  budget.choices.push_back(
+      fmt::format("embedding: on the drive, a row for each token: {} of memory",
+                  SizeText(demand.embedding_bytes)));
   return budget;
 }
 

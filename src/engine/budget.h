@@ -6,7 +6,8 @@
 //                  or what the process holds already and half as much again, if that is more
 //   page tables    1/kPageTableDivisor of all the rest
 //   system         left to others where the machine's own memory is the limit: kReserveBytes
-//   trunk          all of it, anonymous
+//   trunk          all of it, anonymous; without the embedding where not all experts fit beside it:
+//                  a token needs a row of that, and all of an expert
 //   keys, values   the context, with the parts of attention that grow with it
 //   activations    of a step: the prompt's chunk decides
 //   page cache     only where experts are read through it
@@ -66,6 +67,7 @@ MemoryLimit LimitOf(std::optional<uint64_t> asked, const FreeMemory& free, uint6
 
 struct BudgetDemand {
   uint64_t trunk_bytes = 0;
+  uint64_t embedding_bytes = 0;  // of the trunk, that may be left on the drive
   // Activations and logits of a step, given the chunk; grows with it.
   std::function<uint64_t(size_t chunk_tokens)> scratch_bytes = [](size_t) { return 0; };
   // Of them, what steps of at most so many rows ever touch.
@@ -103,6 +105,7 @@ struct Budget {
   MemoryLimit limit;
   std::vector<BudgetLine> lines;  // the division; sums up to at most limit.bytes
   uint64_t used_bytes() const;    // of all lines
+  bool leaves_embedding = false;  // on the drive; the demand's trunk is so much smaller
   // Whether pages that the load leaves in the page cache would be in the way.
   bool drops_page_cache = false;
   std::vector<std::string> choices;   // one sentence for each decision

@@ -145,7 +145,10 @@ BudgetDemand DemandOf(const checkpoint::ModelConfig& config, const EngineOptions
 
 Result<BudgetDemand> DemandOfFiles(const store::ModelFiles& files, const EngineOptions& options) {
   BudgetDemand demand = DemandOf(files.config, options);
-  SMOE_TRY_ASSIGN(demand.trunk_bytes, model::Model::TrunkBytes(files, ChooseTrunkFormats(options)));
+  SMOE_TRY_ASSIGN(const model::TrunkSize trunk,
+                  model::Model::MeasureTrunk(files, ChooseTrunkFormats(options)));
+  demand.trunk_bytes = trunk.bytes;
+  demand.embedding_bytes = trunk.embedding_bytes;
   demand.slot_bytes = files.experts->slot_bytes();
   demand.expert_count = files.experts->expert_count();
   demand.layer_count = static_cast<uint32_t>(std::max<size_t>(1, files.experts->layers().size()));
@@ -161,12 +164,13 @@ ShapeTrunk TrunkOfShape(const checkpoint::ModelConfig& config,
   const TrunkFormat attention = formats.Of(TrunkPart::kAttention);
   const TrunkFormat dense = formats.Of(TrunkPart::kDense);
   const uint64_t shared = config.shared_expert_intermediate_size;
-  const uint64_t floats = hidden * config.num_experts + 2 * hidden + 2 * config.head_dim;
+  const uint64_t router = sizeof(uint16_t) * hidden * config.num_experts;
+  const uint64_t floats = 2 * hidden + 2 * config.head_dim;
   const uint64_t layer = MatrixBytes(attention, q, hidden) +
                          2 * MatrixBytes(attention, kv, hidden) +
                          MatrixBytes(formats.Of(TrunkPart::kOutput), hidden, q) +
                          2 * MatrixBytes(dense, shared, hidden) +
-                         MatrixBytes(dense, hidden, shared) + sizeof(float) * floats;
+                         MatrixBytes(dense, hidden, shared) + router + sizeof(float) * floats;
   const uint64_t head =
       MatrixBytes(formats.Of(TrunkPart::kHead), config.vocab_size, hidden) + sizeof(float) * hidden;
   ShapeTrunk trunk;

@@ -14,10 +14,10 @@ TEST(TrunkOfShape, IsTheTrunkOfARealModelInEveryFormat) {
   using checkpoint::TrunkFormat;
   for (const TrunkFormat format : {TrunkFormat::kBf16, TrunkFormat::kInt8, TrunkFormat::kQ4}) {
     const auto formats = checkpoint::TrunkFormats::All(format);
-    const auto real = model::Model::TrunkBytes(*files, formats);
+    const auto real = model::Model::MeasureTrunk(*files, formats);
     ASSERT_TRUE(real);
     const ShapeTrunk shape = TrunkOfShape(files->config, formats);
-    EXPECT_NEAR(static_cast<double>(shape.bytes), static_cast<double>(*real), 4096)
+    EXPECT_NEAR(static_cast<double>(shape.bytes), static_cast<double>(real->bytes), 4096)
         << checkpoint::TrunkFormatName(format) << ": vectors of a model differ by family";
   }
 }

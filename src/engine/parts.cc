@@ -28,6 +28,7 @@ Result<Budget> PlanMemory(const EngineOptions& options, Parts* parts) {
   }
   SMOE_TRY_ASSIGN(Budget budget, DivideMemory(parts->demand, LimitOf(options.memory_bytes, free,
                                                                      ResidentBytes())));
+  if (budget.leaves_embedding) parts->demand.trunk_bytes -= parts->demand.embedding_bytes;
   for (const std::string& warning : budget.warnings) LogWarning("{}", warning);
   return budget;
 }
@@ -118,8 +119,9 @@ Status OpenModel(const Budget& budget, const EngineOptions& options, Parts* part
                                       .logit_row_max = parts->logit_row_max,
                                       .attention_part_max = PartRoom(*parts, budget),
                                       .arithmetic = options.arithmetic,
-                                      .trunk_formats = ChooseTrunkFormats(options),
-                                      .drops_page_cache = budget.drops_page_cache}));
+                                      .trunk = {.formats = ChooseTrunkFormats(options),
+                                                .leaves_embedding = budget.leaves_embedding,
+                                                .drops_page_cache = budget.drops_page_cache}}));
   const model::TrunkReport& trunk = parts->model->trunk_report();
   parts->choices.push_back(fmt::format(
       "trunk: {} in memory, format {} ({}): {}", SizeText(trunk.bytes),

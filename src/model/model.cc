@@ -154,7 +154,7 @@ class ModelImpl final : public Model {
 
  private:
   Status PlaceRows(std::span<const SequenceRows> sequences);
-  void Embed();
+  void Embed(const Forward& forward);
   Status RunLayer(const Forward& forward, uint32_t layer_index, StepTaps::Layer* tap);
   void RunHead(const Forward& forward, StepTaps* taps);
 
@@ -199,13 +199,20 @@ Status ModelImpl::PlaceRows(std::span<const SequenceRows> sequences) {
   return Ok();
 }
 
-void ModelImpl::Embed() {
+void ModelImpl::Embed(const Forward& forward) {
   const size_t hidden = config_.hidden_size;
   const size_t half = rope_.rotary_dim() / 2;
+  if (trunk_->embedding_rows) {
+    trunk_->embedding_rows->Read(scratch_.rows, scratch_.hidden, [&](size_t row, Error error) {
+      forward.Fail(scratch_.rows[row].sequence, std::move(error).While("embedding"));
+    });
+  }
   const auto body = [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
-      DecodeRow(trunk_->embedding, scratch_.rows[row].token,
-                {scratch_.hidden + row * hidden, hidden});
+      if (!trunk_->embedding_rows) {
+        DecodeRow(trunk_->embedding, scratch_.rows[row].token,
+                  {scratch_.hidden + row * hidden, hidden});
+      }
       rope_.FillRow(scratch_.rows[row].position, scratch_.cosines + row * half,
                     scratch_.sines + row * half);
     }
@@ -269,10 +276,10 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
   const Timed timed(&profile_.total_ns);
   StepResult result;
   SMOE_TRY(PlaceRows(sequences));
-  Embed();
   result.logits = {scratch_.logits, scratch_.logit_rows.size() * config_.vocab_size};
   const Forward forward{config_,       traits_,  rope_,    router_rule_, pool_,           kernels_,
                         feed_forward_, backend_, scratch_, sequences,    result.failures, profile_};
+  Embed(forward);
   const bool want_hidden = taps != nullptr && taps->want_hidden;
   const bool want_router = taps != nullptr && taps->want_router;
   const size_t hidden_count = forward.row_count() * config_.hidden_size;
@@ -308,8 +315,7 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
   const ArchTraits* const traits = FindArch(files.config.family);
   SMOE_TRY(CheckConfig(files, traits));
   SMOE_TRY_ASSIGN(Rope rope, Rope::Create(files.config.rope, files.config.head_dim));
-  SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk,
-                  LoadTrunk(files, *traits, options.trunk_formats, options.drops_page_cache, pool));
+  SMOE_TRY_ASSIGN(std::unique_ptr<Trunk> trunk, LoadTrunk(files, *traits, options.trunk, pool));
   SMOE_TRY(CheckExperts(files));
   SMOE_TRY_ASSIGN(Scratch scratch, Scratch::Create(ShapeOf(files.config, rope, options)));
   SMOE_TRY_ASSIGN(kernels::FeedForward feed_forward,
@@ -319,11 +325,11 @@ Result<std::unique_ptr<Model>> Model::Load(const store::ModelFiles& files, Threa
       std::move(feed_forward), pool, kernels, backend, options));
 }
 
-Result<uint64_t> Model::TrunkBytes(const store::ModelFiles& files,
-                                   const checkpoint::TrunkFormats& formats) {
+Result<TrunkSize> Model::MeasureTrunk(const store::ModelFiles& files,
+                                      const checkpoint::TrunkFormats& formats) {
   const ArchTraits* const traits = FindArch(files.config.family);
   SMOE_TRY(CheckConfig(files, traits));
-  return model::TrunkBytes(files, *traits, formats);
+  return model::MeasureTrunk(files, *traits, formats);
 }
 
 }  // namespace smoe::model

@@ -74,8 +74,7 @@ class Model {
     size_t attention_part_max = 256;
     // kInt8: matrices of the trunk in a quantised format are computed in integers.
     experts::Arithmetic arithmetic = experts::Arithmetic::kF32;
-    checkpoint::TrunkFormats trunk_formats = {};  // as the files have it
-    bool drops_page_cache = false;                // see model/trunk.h
+    TrunkOptions trunk = {};
   };
 
   // Loads the trunk into anonymous memory, on all threads of the pool. Borrows pool, kernels and
@@ -90,8 +89,8 @@ class Model {
   virtual ~Model() = default;
 
   // What the trunk will take in memory. Errors: as Load, for what names and shapes can tell.
-  static Result<uint64_t> TrunkBytes(const store::ModelFiles& files,
-                                     const checkpoint::TrunkFormats& formats);
+  static Result<TrunkSize> MeasureTrunk(const store::ModelFiles& files,
+                                        const checkpoint::TrunkFormats& formats);
 
   virtual const checkpoint::ModelConfig& config() const = 0;
   virtual KvShape kv_shape() const = 0;

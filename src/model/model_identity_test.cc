@@ -66,7 +66,7 @@ Result<TestModel> LoadWith(const Numbers& numbers, const std::string& folder, si
                        {.row_count_max = 512,
                         .logit_row_max = 512,
                         .arithmetic = numbers.arithmetic,
-                        .trunk_formats = checkpoint::TrunkFormats::All(numbers.trunk)});
+                        .trunk = {.formats = checkpoint::TrunkFormats::All(numbers.trunk)}});
 }
 
 void ExpectOneResult(const std::string& folder, const Numbers& numbers) {

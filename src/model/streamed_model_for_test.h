@@ -18,7 +18,7 @@ namespace smoe::model {
 
 struct StreamSetup {
   experts::Arithmetic arithmetic = experts::Arithmetic::kF32;
-  checkpoint::TrunkFormats trunk_formats = {};
+  TrunkOptions trunk = {};
   uint32_t slot_count = 0;  // 0: all experts
   size_t thread_count = 2;
   size_t row_count_max = 256;
@@ -62,7 +62,7 @@ inline Result<std::unique_ptr<StreamedModel>> OpenStreamed(const std::string& pa
                                            {.row_count_max = setup.row_count_max,
                                             .logit_row_max = setup.row_count_max,
                                             .arithmetic = setup.arithmetic,
-                                            .trunk_formats = setup.trunk_formats}));
+                                            .trunk = setup.trunk}));
   SMOE_TRY_ASSIGN(made->kv, KvCache::Create(made->model->kv_shape(), setup.kv_tokens));
   return made;
 }

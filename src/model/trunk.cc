@@ -327,6 +327,18 @@ void Report(const TrunkPiece& piece, const QuantisationError& error, TrunkReport
   part.error.Add(error);
 }
 
+Result<std::unique_ptr<EmbeddingRows>> OpenLeft(const store::ModelFiles& files,
+                                                const TrunkPiece& piece) {
+  const checkpoint::TensorInfo& info = *piece.source.codes.info;
+  return EmbeddingRows::Open({.path = files.trunk.files()[info.file_index].path(),
+                              .name = piece.name,
+                              .offset = info.offset,
+                              .dtype = info.dtype,
+                              .rows = static_cast<uint32_t>(piece.rows),
+                              .cols = static_cast<uint32_t>(piece.cols),
+                              .format = piece.format});
+}
+
 }  // namespace
 
 std::string TrunkReport::Text() const {
@@ -342,6 +354,9 @@ std::string TrunkReport::Text() const {
     if (part.error.weight_count != 0) {
       text += fmt::format(" (error {:.3g} %)", 100 * part.error.RelativeRmse());
     }
+    const bool is_left =
+        leaves_embedding && i == static_cast<size_t>(checkpoint::TrunkPart::kEmbedding);
+    if (is_left) text += " (on the drive)";
   }
   return text;
 }
@@ -362,17 +377,16 @@ void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> 
 }
 
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
-                                         const checkpoint::TrunkFormats& formats,
-                                         bool drops_page_cache, ThreadPool& pool) {
+                                         const TrunkOptions& options, ThreadPool& pool) {
   auto trunk = std::make_unique<Trunk>();
-  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, trunk.get()));
+  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, options, trunk.get()));
   SMOE_TRY_ASSIGN(trunk->memory, AlignedBuffer::Create(plan.total_bytes, "trunk"));
   InterleaveOverNodes(trunk->memory.bytes());  // all threads will read what each of them fills
-  TrunkReader reader(files, plan, drops_page_cache, &trunk->memory);
+  TrunkReader reader(files, plan, options.drops_page_cache, &trunk->memory);
   SMOE_TRY(reader.Run(pool));
   const Status locked = trunk->memory.Lock();
   trunk->report.why_not_locked = locked ? "" : locked.error().message();
-  trunk->report.asked = formats;
+  trunk->report.asked = options.formats;
   trunk->report.bytes = plan.total_bytes;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const TrunkPiece& piece = plan.pieces[i];
@@ -382,14 +396,23 @@ Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const A
     if (piece.vector == nullptr) continue;
     *piece.vector = trunk->memory.As<float>().subspan(piece.offset / sizeof(float), piece.cols);
   }
+  if (plan.left) {
+    Report(*plan.left, {}, &trunk->report);
+    trunk->report.leaves_embedding = true;
+    SMOE_TRY_ASSIGN(trunk->embedding_rows, OpenLeft(files, *plan.left));
+  }
   return trunk;
 }
 
-Result<uint64_t> TrunkBytes(const store::ModelFiles& files, const ArchTraits& traits,
-                            const checkpoint::TrunkFormats& formats) {
+Result<TrunkSize> MeasureTrunk(const store::ModelFiles& files, const ArchTraits& traits,
+                               const checkpoint::TrunkFormats& formats) {
   Trunk unused;
-  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, formats, &unused));
-  return plan.total_bytes;
+  SMOE_TRY_ASSIGN(const TrunkPlan plan, PlanTrunk(files, traits, {.formats = formats}, &unused));
+  SMOE_TRY_ASSIGN(
+      const TrunkPlan left,
+      PlanTrunk(files, traits, {.formats = formats, .leaves_embedding = true}, &unused));
+  const uint64_t without = left.total_bytes + (left.left ? EmbeddingRowsBytes(left.left->cols) : 0);
+  return TrunkSize{plan.total_bytes, plan.total_bytes - std::min(plan.total_bytes, without)};
 }
 
 }  // namespace smoe::model

@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/trunk_format.h"
 #include "model/arch/arch_traits.h"
+#include "model/embedding_rows.h"
 #include "store/model_files.h"
 #include "tensor/quantise.h"
 #include "tensor/weights.h"
@@ -26,6 +27,16 @@
 namespace smoe::model {
 
 using FloatVector = std::span<const float>;  // empty: the model has none
+
+struct TrunkOptions {
+  checkpoint::TrunkFormats formats = {};  // as the files have it
+  // The embedding stays on the drive (model/embedding_rows.h), unless it is the head as well, or
+  // quantised in the file.
+  bool leaves_embedding = false;
+  // What was read leaves the page cache behind the reads, so that where memory is limited the trunk
+  // is not in it twice.
+  bool drops_page_cache = false;
+};
 
 struct LayerWeights {
   FloatVector input_norm;  // [hidden_size], before attention
@@ -58,6 +69,7 @@ struct TrunkPartReport {
 struct TrunkReport {
   checkpoint::TrunkFormats asked;
   uint64_t bytes = 0;  // of the whole trunk
+  bool leaves_embedding = false;
   // Empty: it is locked, and never paged out whatever the system is short of.
   std::string why_not_locked;
   std::array<TrunkPartReport, checkpoint::kTrunkPartCount> parts;
@@ -68,9 +80,10 @@ struct TrunkReport {
 
 struct Trunk {
   AlignedBuffer memory;
-  tensor::WeightView embedding;  // [vocab_size][hidden_size]
-  tensor::WeightView head;       // the same shape; the embedding itself if tied
-  FloatVector final_norm;        // [hidden_size]
+  tensor::WeightView embedding;  // [vocab_size][hidden_size]; no rows: embedding_rows has them
+  std::unique_ptr<EmbeddingRows> embedding_rows;
+  tensor::WeightView head;  // the same shape; the embedding itself if tied
+  FloatVector final_norm;   // [hidden_size]
   std::vector<LayerWeights> layers;
   TrunkReport report;
 };
@@ -81,15 +94,17 @@ struct Trunk {
 //         we do not compute with, or a tensor that the family does not use, or a weight that the
 //         format cannot hold; all by name. Of several the first in the trunk, whatever the threads.
 //         kExhausted with the bytes of the trunk.
-// `drops_page_cache`: what was read leaves the page cache behind the reads, so that where memory is
-// limited the trunk is not in it twice.
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
-                                         const checkpoint::TrunkFormats& formats,
-                                         bool drops_page_cache, ThreadPool& pool);
+                                         const TrunkOptions& options, ThreadPool& pool);
 
-// What LoadTrunk would take. Reads names and shapes only. Errors: as LoadTrunk for those.
-Result<uint64_t> TrunkBytes(const store::ModelFiles& files, const ArchTraits& traits,
-                            const checkpoint::TrunkFormats& formats);
+// What LoadTrunk would take, and what of it the embedding if that is not left on the drive: 0 where
+// it cannot be. Reads names and shapes only. Errors: as LoadTrunk for those.
+struct TrunkSize {
+  uint64_t bytes = 0;
+  uint64_t embedding_bytes = 0;
+};
+Result<TrunkSize> MeasureTrunk(const store::ModelFiles& files, const ArchTraits& traits,
+                               const checkpoint::TrunkFormats& formats);
 
 // Row `row` in f32: an embedding look-up. `out` has as many elements as the matrix columns.
 // Requires a format that a trunk has: f32, f16, bf16, int8, or q4 in whole groups of a row.

@@ -66,8 +66,8 @@ std::optional<PieceBytes> BytesOf(WeightFormat format, uint64_t rows, uint64_t c
 class TrunkPlanner {
  public:
   TrunkPlanner(const store::ModelFiles& files, const ArchTraits& traits,
-               const checkpoint::TrunkFormats& formats)
-      : files_(files), config_(files.config), traits_(traits), formats_(formats) {}
+               const TrunkOptions& options)
+      : files_(files), config_(files.config), traits_(traits), options_(options) {}
 
   Result<TrunkPlan> Plan(Trunk* trunk) {
     SMOE_TRY(WantAll(trunk));
@@ -81,13 +81,17 @@ class TrunkPlanner {
   Result<LinearWeight> FindFloats(const std::string& name, const Shape& shape) const;
   // A matrix, wanted by its name without ".weight".
   Result<LinearWeight> FindMatrix(const std::string& stem, const Shape& shape) const;
+  void Use(const TrunkPiece& piece);
   Status Add(TrunkPiece piece);
+  Result<TrunkPiece> FindPiece(const std::string& stem, uint64_t rows, uint64_t cols, Keep keep,
+                               bool is_head_too);
   Status WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols, tensor::WeightView* to,
                     Keep keep = Keep::kByPart, tensor::WeightView* second = nullptr);
   Status WantVector(const std::string& name, uint64_t count, FloatVector* to);
   Status WantDense(const std::string& stem, uint64_t width, tensor::ExpertWeights* to);
 
   Status WantAll(Trunk* trunk);
+  Status WantEmbedding(const std::string& stem, Trunk* trunk);
   Status WantEnds(Trunk* trunk);
   Status WantAttention(const std::string& stem, LayerWeights* layer);
   Status WantFeedForward(const std::string& stem, LayerWeights* layer);
@@ -99,7 +103,7 @@ class TrunkPlanner {
   const store::ModelFiles& files_;
   const checkpoint::ModelConfig& config_;
   const ArchTraits& traits_;
-  const checkpoint::TrunkFormats& formats_;
+  const TrunkOptions& options_;
   TrunkPlan plan_;
   std::set<std::string, std::less<>> used_;
 };
@@ -137,12 +141,15 @@ Result<LinearWeight> TrunkPlanner::FindMatrix(const std::string& stem, const Sha
                  tensor::ShapeText(found->shape));
 }
 
-Status TrunkPlanner::Add(TrunkPiece piece) {
-  piece.name = *piece.source.codes.name;
+void TrunkPlanner::Use(const TrunkPiece& piece) {
   for (const checkpoint::NamedTensor& tensor :
        {piece.source.codes, piece.source.scales, piece.source.global_scale}) {
     if (tensor.name != nullptr) used_.insert(*tensor.name);
   }
+}
+
+Status TrunkPlanner::Add(TrunkPiece piece) {
+  Use(piece);
   const std::optional<PieceBytes> bytes = BytesOf(piece.format, piece.rows, piece.cols);
   // Half of the address space leaves room for the rounding, and for the sum of a few thousand.
   constexpr uint64_t kBytesMax = uint64_t{1} << 62;
@@ -160,35 +167,43 @@ Status TrunkPlanner::Add(TrunkPiece piece) {
   return Ok();
 }
 
-Status TrunkPlanner::WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols,
-                                tensor::WeightView* to, Keep keep, tensor::WeightView* second) {
+Result<TrunkPiece> TrunkPlanner::FindPiece(const std::string& stem, uint64_t rows, uint64_t cols,
+                                           Keep keep, bool is_head_too) {
   TrunkPiece piece;
   SMOE_TRY_ASSIGN(piece.source, FindMatrix(stem, {rows, cols}));
+  piece.name = *piece.source.codes.name;
   piece.rows = rows;
   piece.cols = cols;
-  piece.matrix = to;
-  piece.second_matrix = second;
   if (keep == Keep::kByPart) {
     piece.part = checkpoint::FindTrunkPart(stem, files_.facts.prefix, config_.num_hidden_layers);
     SMOE_CHECK(piece.part.has_value());
-    if (second != nullptr) piece.part = TrunkPart::kHead;
+    if (is_head_too) piece.part = TrunkPart::kHead;
     if (piece.source.kind == LinearKind::kFloat &&
         !checkpoint::FormatOf(piece.source.codes.info->dtype)) {
       return Unsupported("{}: tensor {}: dtype {}, this build computes with F32, F16 and BF16",
                          PathOf(*piece.source.codes.info), *piece.source.codes.name,
                          tensor::DTypeName(piece.source.codes.info->dtype));
     }
-    piece.format = checkpoint::ChooseFormat(formats_.Of(*piece.part), piece.source);
+    piece.format = checkpoint::ChooseFormat(options_.formats.Of(*piece.part), piece.source);
   } else if (piece.source.kind == LinearKind::kFloat) {
     piece.format =
         checkpoint::FormatOf(piece.source.codes.info->dtype).value_or(WeightFormat::kF32);
   }
+  return piece;
+}
+
+Status TrunkPlanner::WantMatrix(const std::string& stem, uint64_t rows, uint64_t cols,
+                                tensor::WeightView* to, Keep keep, tensor::WeightView* second) {
+  SMOE_TRY_ASSIGN(TrunkPiece piece, FindPiece(stem, rows, cols, keep, second != nullptr));
+  piece.matrix = to;
+  piece.second_matrix = second;
   return Add(std::move(piece));
 }
 
 Status TrunkPlanner::WantVector(const std::string& name, uint64_t count, FloatVector* to) {
   TrunkPiece piece;
   SMOE_TRY_ASSIGN(piece.source, FindFloats(name, {count}));
+  piece.name = *piece.source.codes.name;
   piece.rows = 1;
   piece.cols = count;
   piece.vector = to;
@@ -245,12 +260,26 @@ Status TrunkPlanner::WantFeedForward(const std::string& stem, LayerWeights* laye
                     Keep::kExact);
 }
 
+// Left on the drive where that was asked for and a row of floats is all that a token needs of it.
+Status TrunkPlanner::WantEmbedding(const std::string& stem, Trunk* trunk) {
+  const bool is_tied = files_.facts.head_is_tied;
+  SMOE_TRY_ASSIGN(TrunkPiece piece,
+                  FindPiece(stem, config_.vocab_size, config_.hidden_size, Keep::kByPart, is_tied));
+  if (options_.leaves_embedding && !is_tied && piece.source.kind == LinearKind::kFloat) {
+    Use(piece);
+    plan_.left = std::move(piece);
+    return Ok();
+  }
+  piece.matrix = &trunk->embedding;
+  if (is_tied) piece.second_matrix = &trunk->head;
+  return Add(std::move(piece));
+}
+
 Status TrunkPlanner::WantEnds(Trunk* trunk) {
   const std::string& prefix = files_.facts.prefix;
   const uint64_t hidden = config_.hidden_size;
   const bool is_tied = files_.facts.head_is_tied;
-  SMOE_TRY(WantMatrix(prefix + "embed_tokens", config_.vocab_size, hidden, &trunk->embedding,
-                      Keep::kByPart, is_tied ? &trunk->head : nullptr));
+  SMOE_TRY(WantEmbedding(prefix + "embed_tokens", trunk));
   if (!is_tied) SMOE_TRY(WantMatrix("lm_head", config_.vocab_size, hidden, &trunk->head));
   return WantVector(prefix + "norm.weight", hidden, &trunk->final_norm);
 }
@@ -290,12 +319,12 @@ Status TrunkPlanner::CheckNothingIsLeft() const {
 }  // namespace
 
 Result<TrunkPlan> PlanTrunk(const store::ModelFiles& files, const ArchTraits& traits,
-                            const checkpoint::TrunkFormats& formats, Trunk* trunk) {
+                            const TrunkOptions& options, Trunk* trunk) {
   if (files.facts.layer_is_sparse.size() != files.config.num_hidden_layers) {
     return Corrupt("{}: {} layers found in the tensors, {} in config.json", files.path,
                    files.facts.layer_is_sparse.size(), files.config.num_hidden_layers);
   }
-  return TrunkPlanner(files, traits, formats).Plan(trunk);
+  return TrunkPlanner(files, traits, options).Plan(trunk);
 }
 
 }  // namespace smoe::model

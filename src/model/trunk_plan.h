@@ -34,12 +34,13 @@ struct TrunkPiece {
 
 struct TrunkPlan {
   std::vector<TrunkPiece> pieces;
+  std::optional<TrunkPiece> left;  // on the drive: the embedding
   uint64_t total_bytes = 0;
 };
 
 // `trunk` gets its layers, and is what the pieces point into.
 // Errors: as LoadTrunk, for what can be told without reading weights.
 Result<TrunkPlan> PlanTrunk(const store::ModelFiles& files, const ArchTraits& traits,
-                            const checkpoint::TrunkFormats& formats, Trunk* trunk);
+                            const TrunkOptions& options, Trunk* trunk);
 
 }  // namespace smoe::model

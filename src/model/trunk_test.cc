@@ -164,7 +164,7 @@ Model::Options OptionsWith(TrunkFormat format, experts::Arithmetic arithmetic) {
   return {.row_count_max = 512,
           .logit_row_max = 512,
           .arithmetic = arithmetic,
-          .trunk_formats = TrunkFormats::All(format)};
+          .trunk = {.formats = TrunkFormats::All(format)}};
 }
 
 std::vector<uint32_t> SomeIds() {
@@ -177,7 +177,7 @@ std::vector<uint32_t> SomeIds() {
 std::vector<float> LogitsOfFile(const std::string& path, TrunkFormat format) {
   StreamSetup setup;
   setup.arithmetic = experts::Arithmetic::kInt8;
-  setup.trunk_formats = TrunkFormats::All(format);
+  setup.trunk.formats = TrunkFormats::All(format);
   auto streamed = OpenStreamed(path, {}, setup);
   EXPECT_TRUE(streamed.has_value()) << streamed.error().message();
   if (!streamed.has_value()) return {};
@@ -200,9 +200,9 @@ TEST(TrunkFormat, CostsLessTheMoreBitsItHas) {
                               OptionsWith(format, experts::Arithmetic::kF32));
     ASSERT_TRUE(test.has_value()) << test.error().message();
     difference[format] = LargestDifference(RunPrompt(*test, ids), wanted);
-    const auto planned = Model::TrunkBytes(*test->files, TrunkFormats::All(format));
+    const auto planned = Model::MeasureTrunk(*test->files, TrunkFormats::All(format));
     ASSERT_TRUE(planned.has_value());
-    EXPECT_EQ(*planned, test->model->trunk_report().bytes);
+    EXPECT_EQ(planned->bytes, test->model->trunk_report().bytes);
   }
   EXPECT_EQ(difference[TrunkFormat::kBf16], 0);  // the file is bf16
   EXPECT_GT(difference[TrunkFormat::kInt8], 0);

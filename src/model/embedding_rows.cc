@@ -1,0 +1,136 @@
+#include "model/embedding_rows.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "checkpoint/trunk_format.h"
+#include "model/trunk.h"
+#include "tensor/finite.h"
+#include "tensor/quantise.h"
+#include "tensor/quantise_int8.h"
+#include "tensor/round_bf16.h"
+#include "tensor/tensor.h"
+
+namespace smoe::model {
+
+using tensor::WeightFormat;
+
+namespace {
+
+constexpr uint32_t kNoToken = UINT32_MAX;
+
+struct CodeBytes {
+  uint64_t codes = 0;
+  uint64_t scales = 0;
+};
+
+// Of one row. What is kept as the file has it needs none.
+CodeBytes CodeBytesOf(WeightFormat format, uint32_t cols) {
+  if (format == WeightFormat::kInt8) {
+    return {tensor::Int8CodeBytes(1, cols).value_or(0),
+            tensor::Int8ScaleBytes(1, cols).value_or(0)};
+  }
+  if (format == WeightFormat::kSmoeQ4) {
+    return {tensor::PackedBytes(cols, tensor::SmoeBits::kQ4),
+            tensor::ScaleBytes(cols, checkpoint::kQ4Group)};
+  }
+  return {format == WeightFormat::kBF16 ? cols * sizeof(uint16_t) : 0, 0};
+}
+
+}  // namespace
+
+uint64_t EmbeddingRowsBytes(uint64_t cols) { return kEmbeddingRowsKept * cols * sizeof(float); }
+
+Result<std::unique_ptr<EmbeddingRows>> EmbeddingRows::Open(Place place) {
+  SMOE_TRY_ASSIGN(io::File file, io::File::OpenRead(place.path));
+  SMOE_TRY_ASSIGN(AlignedBuffer memory,
+                  AlignedBuffer::CreateTable(kEmbeddingRowsKept, place.cols, sizeof(float),
+                                             "embeddings of tokens in use"));
+  return std::unique_ptr<EmbeddingRows>(
+      new EmbeddingRows(std::move(place), std::move(file), std::move(memory)));
+}
+
+EmbeddingRows::EmbeddingRows(Place place, io::File file, AlignedBuffer memory)
+    : place_(std::move(place)),
+      file_(std::move(file)),
+      memory_(std::move(memory)),
+      kept_tokens_(kEmbeddingRowsKept, kNoToken),
+      stored_(row_bytes()),
+      codes_(CodeBytesOf(place_.format, place_.cols).codes),
+      scales_(CodeBytesOf(place_.format, place_.cols).scales) {}
+
+std::span<float> EmbeddingRows::Kept(uint32_t token) {
+  const size_t first = size_t{token % kEmbeddingRowsKept} * place_.cols;
+  return memory_.As<float>().subspan(first, place_.cols);
+}
+
+// All reads are under way before the first is waited for; what is kept here need not be in the page
+// cache, too.
+void EmbeddingRows::Read(std::span<const StepRow> rows, float* out, const FailRow& fail) {
+  for (const StepRow& row : rows) {
+    if (!IsKept(row.token)) file_.ReadAhead(OffsetOf(row.token), row_bytes());
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const uint32_t token = rows[i].token;
+    const std::span<float> to(out + i * place_.cols, place_.cols);
+    Status loaded = IsKept(token) ? Ok() : Load(token);
+    if (loaded) {
+      std::ranges::copy(Kept(token), to.begin());
+    } else {
+      std::ranges::fill(to, 0.0F);
+      fail(i, std::move(loaded.error()));
+    }
+  }
+}
+
+Status EmbeddingRows::Load(uint32_t token) {
+  SMOE_CHECK(token < place_.rows);
+  uint32_t& kept_token = kept_tokens_[token % kEmbeddingRowsKept];
+  kept_token = kNoToken;
+  const uint64_t offset = OffsetOf(token);
+  SMOE_TRY(file_.ReadAt(offset, stored_));
+  const uint64_t first_page = offset / kPageBytes * kPageBytes;
+  file_.DropFromPageCache(first_page, RoundUp(offset + row_bytes(), kPageBytes) - first_page);
+  ++read_count_;
+  const std::optional<uint64_t> bad = tensor::FindNonFinite(place_.dtype, stored_);
+  if (bad) {
+    return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite",
+                   place_.path, place_.name, uint64_t{token} * place_.cols + *bad);
+  }
+  const std::span<float> row = Kept(token);
+  tensor::ToF32({place_.dtype, {place_.cols}, stored_}, 0, row);
+  SMOE_TRY(Convert(row));
+  kept_token = token;
+  return Ok();
+}
+
+// There and back: what the format keeps of the row.
+Status EmbeddingRows::Convert(std::span<float> row) {
+  if (checkpoint::FormatOf(place_.dtype) == place_.format) return Ok();
+  switch (place_.format) {
+    case WeightFormat::kInt8: {
+      const tensor::Int8Target target{1, place_.cols, codes_, scales_};
+      SMOE_TRY(tensor::QuantiseInt8(target, 0, 1, row));
+      tensor::DequantiseInt8Row(tensor::Int8View(target), 0, row);
+      return Ok();
+    }
+    case WeightFormat::kSmoeQ4:
+      SMOE_TRY(tensor::QuantiseSmoe(row, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
+                                    tensor::Quantiser::kMse, codes_, scales_));
+      tensor::DequantiseSmoe(codes_, scales_, tensor::SmoeBits::kQ4, checkpoint::kQ4Group, row);
+      return Ok();
+    case WeightFormat::kBF16:
+      tensor::RoundToBf16(row, codes_);
+      if (tensor::FindNonFinite(tensor::DType::kBF16, codes_)) {
+        return Unsupported("{}: tensor {}: a weight is beyond what bf16 holds", place_.path,
+                           place_.name);
+      }
+      tensor::ToF32({tensor::DType::kBF16, {place_.cols}, codes_}, 0, row);
+      return Ok();
+    default:
+      return Ok();
+  }
+}
+
+}  // namespace smoe::model
