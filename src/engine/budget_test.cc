@@ -56,6 +56,24 @@ TEST(DivideMemory, GivesTheCacheWhatIsLeft) {
   EXPECT_EQ(Divide(buffered, 800 * kMiB)->slot_count, 565u);  // 64 less, and their tables
 }
 
+TEST(DivideMemory, LeavesTheEmbeddingOnTheDriveWhereNotAllExpertsFitBesideIt) {
+  BudgetDemand demand = SmallModel();
+  demand.embedding_bytes = 50 * kMiB;  // of the trunk's 100
+  const auto roomy = Divide(demand, 4096 * kMiB);
+  ASSERT_TRUE(roomy);
+  EXPECT_FALSE(roomy->leaves_embedding);
+  // 800 - 64 program - 50 - 4 keys and values; a 256th of 54 + slots for page tables.
+  const auto tight = Divide(demand, 800 * kMiB);
+  ASSERT_TRUE(tight);
+  EXPECT_TRUE(tight->leaves_embedding);
+  EXPECT_EQ(tight->slot_count, 679u);
+  // A cache that was asked for leaves room for the embedding, or it does not.
+  demand.cache_experts = 100;
+  EXPECT_FALSE(Divide(demand, 800 * kMiB)->leaves_embedding);
+  demand.cache_experts = 650;
+  EXPECT_TRUE(Divide(demand, 800 * kMiB)->leaves_embedding);
+}
+
 TEST(SlotsBeside, LendsTheCacheWhatNothingHasTouchedYet) {
   BudgetDemand demand = SmallModel();
   demand.chunk_tokens = 256;

@@ -91,12 +91,47 @@ TEST(StreamedModel, FoldersGiveTheLogitsOfTheirGoldens) {
   for (const char* name :
        {"qwen3_moe_sharded", "qwen3_moe_odd", "qwen3_moe_dense", "qwen3_moe_tied", "qwen3_moe_f16",
         "qwen3_moe_f32", "qwen2_moe", "olmoe", "mixtral"}) {
-    SCOPED_TRACE(name);
-    auto streamed =
-        OpenStreamed(SharedPath(std::string("checkpoints/") + name), {}, {.slot_count = 4});
-    ASSERT_TRUE(streamed.has_value()) << streamed.error().message();
-    ExpectGolden(**streamed, SharedPath(std::string("goldens/") + name + ".safetensors"));
+    for (const bool leaves_embedding : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, embedding on the drive: {}", name, leaves_embedding));
+      auto streamed =
+          OpenStreamed(SharedPath(std::string("checkpoints/") + name), {},
+                       {.trunk = {.leaves_embedding = leaves_embedding}, .slot_count = 4});
+      ASSERT_TRUE(streamed.has_value()) << streamed.error().message();
+      ExpectGolden(**streamed, SharedPath(std::string("goldens/") + name + ".safetensors"));
+    }
   }
+}
+
+// Loading the whole matrix would find it; a row that is read when its token comes fails that one.
+TEST(StreamedModel, AnEmbeddingThatIsNotFiniteFailsTheSequenceThatWantsIt) {
+  EditableFolder folder(DeepseekFolder());
+  checkpoint::TestTensor& embedding = folder.Tensor("model.embed_tokens.weight");
+  const size_t row_bytes = embedding.data.size() / embedding.shape[0];
+  std::fill_n(embedding.data.begin() + static_cast<std::ptrdiff_t>(3 * row_bytes), 2, '\xff');
+  const auto written = folder.Write();
+  EXPECT_FALSE(OpenStreamed(written->path(), {}, {}).has_value());
+  auto streamed = OpenStreamed(written->path(), {}, {.trunk = {.leaves_embedding = true}});
+  ASSERT_TRUE(streamed.has_value()) << streamed.error().message();
+  KvSequence good_kv = (*streamed)->kv->NewSequence();
+  KvSequence bad_kv = (*streamed)->kv->NewSequence();
+  const std::vector<uint32_t> good = {1, 2, 4};
+  const std::vector<uint32_t> bad = {1, 3, 4};
+  const SequenceRows rows[] = {{&bad_kv, bad, SequenceRows::Logits::kLast},
+                               {&good_kv, good, SequenceRows::Logits::kLast}};
+  const auto result = (*streamed)->model->Step(rows, nullptr);
+  ASSERT_TRUE(result.has_value()) << result.error().message();
+  ASSERT_EQ(result->failures.size(), 1u);
+  EXPECT_EQ(result->failures[0].sequence, 0u);
+  EXPECT_NE(result->failures[0].error.message().find("tensor model.embed_tokens.weight: element"),
+            std::string::npos)
+      << result->failures[0].error.message();
+  const std::vector<float> beside(result->logits.end() - (*streamed)->model->config().vocab_size,
+                                  result->logits.end());
+  auto whole = OpenStreamed(DeepseekFolder(), {}, {});
+  ASSERT_TRUE(whole.has_value());
+  const std::vector<float> alone = AllLogits(**whole, good, kChunkMax);
+  EXPECT_TRUE(std::equal(beside.begin(), beside.end(),
+                         alone.end() - (*streamed)->model->config().vocab_size));
 }
 
 TEST(StreamedModel, DeepseekGivesTheLogitsOfItsGolden) {
