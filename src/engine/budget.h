@@ -133,7 +133,7 @@ uint32_t SlotsBeside(const BudgetDemand& demand, const Budget& budget, size_t ro
 // less than kProgramBytes, and huge pages are seldom touched where they may be. `held_bytes`: of
 // the process, without the cache. 1/kSpareDivisor of the amount is left, 12 MiB at least. 0 where
 // the amount is not the process's own (--memory), or the user asked for a cache of some size.
-inline constexpr uint64_t kSpareDivisor = 32;
+inline constexpr uint64_t kSpareDivisor = 64;
 uint32_t SlotsBesideHeld(const BudgetDemand& demand, const Budget& budget, uint64_t held_bytes);
 
 }  // namespace smoe::engine
