@@ -96,18 +96,18 @@ TEST(SlotsBeside, LendsTheCacheWhatNothingHasTouchedYet) {
   EXPECT_EQ(SlotsBeside(demand, *budget, 1, 1), slots);
 }
 
-TEST(SlotsBesideHeld, CountsWhatIsHeldAndLeavesAThirtySecond) {
+TEST(SlotsBesideHeld, CountsWhatIsHeldAndLeavesASixtyFourth) {
   const BudgetDemand demand = SmallModel();
   const auto budget = DivideAsked(demand, 800 * kMiB);
   ASSERT_TRUE(budget);
-  // 800 - 25 - 75 in slots of 1 MiB and a 256th.
-  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 75 * kMiB), 697u);
+  // 800 - 12.5 - 75 in slots of 1 MiB and a 256th.
+  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 75 * kMiB), 709u);
   EXPECT_EQ(SlotsBesideHeld(demand, *budget, 900 * kMiB), 0u);
-  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 0), 771u);
+  EXPECT_EQ(SlotsBesideHeld(demand, *budget, 0), 784u);
   BudgetDemand few = demand;
   few.expert_count = 700;
   EXPECT_EQ(SlotsBesideHeld(few, *budget, 0), 700u) << "as many as there are";
-  // 300 - 12 - 75: a 32nd would be less than the huge pages that are touched next.
+  // 300 - 12 - 75: a 64th would be less than the huge pages that are touched next.
   const auto small = DivideAsked(demand, 300 * kMiB);
   ASSERT_TRUE(small);
   EXPECT_EQ(SlotsBesideHeld(demand, *small, 75 * kMiB), 212u);
