@@ -23,10 +23,9 @@ void DecodeScalesAvx512(const PlainWeights& weights, const WideTile& tile, size_
 void MatMulInt8Avx512(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
 
 // The same for many tokens: weights are unpacked and transposed once for a batch of them, which
-// pays from so many on. Requires cols a multiple of 64, and groups of 32 or a multiple
-// of 64.
+// pays from so many on. Requires cols a multiple of 64, and groups of 32 or a multiple of 64.
 constexpr size_t kWideBatchTokensMinQ4 = 7;
-constexpr size_t kWideBatchTokensMinQ2 = 10;
+constexpr size_t kWideBatchTokensMinQ2 = 9;
 void MatMulInt8BatchAvx512(const PlainWeights& weights, const QuantisedRows& x,
                            const MatMulRange& y);
 

@@ -21,14 +21,15 @@ namespace {
 using tensor::WeightFormat;
 
 constexpr size_t kQuadCols = 4;
-constexpr size_t kStretchCols = 256;  // columns transposed at once: 4 KiB of each tile
+constexpr size_t kStretchCols = 512;  // columns transposed at once: 8 KiB of each tile
 constexpr size_t kPieceColsMin = 32;
 constexpr size_t kPiecesMax = kStretchCols / kPieceColsMin;
-constexpr size_t kTiles = 4;           // of kWideRows rows, transposed together
+constexpr size_t kTiles = 2;           // of kWideRows rows, transposed together
 constexpr size_t kBatch = 64;          // tokens that use transposed weights
 constexpr size_t kTokensTogether = 8;  // with two tiles sixteen dot products in registers
 
-// What one stretch of columns needs, half of a nearest cache; it lives on MatMulBatches' stack.
+// What one stretch of columns needs, on MatMulBatches' stack. Quads stay in the nearest cache, 16
+// KiB, while the activations of the batch go by.
 struct Stretch {
   alignas(64) uint8_t quads[kTiles][kStretchCols / kQuadCols][64];
   alignas(64) float w_scales[kTiles][kPiecesMax][kWideRows];
@@ -38,6 +39,7 @@ struct Stretch {
 };
 
 size_t Min(size_t a, size_t b) { return a < b ? a : b; }
+size_t Parts(size_t count, size_t most) { return (count + most - 1) / most; }
 
 // 16 bytes of each of sixteen rows: out[i] holds the i-th dword of every row. Parts of registers
 // are filled from memory, which leaves eight shuffles of registers to four dwords.
@@ -103,7 +105,7 @@ class LinesAhead {
         row_bytes_(row_bytes),
         line_count_(line_count),
         left_(row_count * line_count),
-        per_step_((left_ + steps - 1) / steps) {}
+        per_step_(Parts(left_, steps)) {}
 
   void Step() {
     const size_t count = Min(per_step_, left_);
@@ -136,43 +138,46 @@ struct Job {
 // copies each of them twice in every step of the loop, for a third of the speed.
 void KeepInRegister(__m512i* dot) { asm("" : "+v"(*dot)); }
 
-// One piece of kQuads quads for kTokens tokens, from the slot-th of the batch on, and for kRows
-// tiles from the tile-th on. Sums wait in memory: registers are for dot products, as many as hide
-// dpbusd's latency.
-template <size_t kQuads, size_t kTokens, size_t kRows>
-void AddPiece(const Stretch& stretch, size_t piece, size_t slot, size_t tile, const float* x_scales,
-              size_t blocks, float (*sums)[kRows][kWideRows]) {
-  __m512i dots[kTokens][kRows];
+// One piece of kQuads quads for kTokens tokens, from the slot-th of the batch on. Sums wait in
+// memory: registers are for dot products, as many as hide dpbusd's latency. Loops over tokens are
+// unrolled by request, so that the compiler sees single products before it decides where they lie.
+template <size_t kQuads, size_t kTokens>
+void AddPiece(const Stretch& stretch, size_t piece, size_t slot, const float* x_scales,
+              size_t blocks, float (*sums)[kTiles][kWideRows]) {
+  __m512i dots[kTokens][kTiles];
+#pragma GCC unroll 8
   for (size_t t = 0; t < kTokens; ++t) {
-    for (size_t r = 0; r < kRows; ++r) {
+    for (size_t r = 0; r < kTiles; ++r) {
       dots[t][r] = _mm512_set1_epi32(stretch.starts[slot + t][piece]);
       KeepInRegister(&dots[t][r]);
     }
   }
-  const uint8_t* quads = stretch.quads[tile][piece * kQuads];
+  const uint8_t* quads = stretch.quads[0][piece * kQuads];
   const int8_t* codes = stretch.codes[slot] + piece * kQuads * kQuadCols;
   for (size_t i = 0; i < kQuads; ++i) {
-    __m512i weights[kRows];
-    for (size_t r = 0; r < kRows; ++r) {
+    __m512i weights[kTiles];
+    for (size_t r = 0; r < kTiles; ++r) {
       weights[r] = _mm512_load_si512(quads + r * sizeof(stretch.quads[0]) + i * 64);
     }
+#pragma GCC unroll 8
     for (size_t t = 0; t < kTokens; ++t) {
       int bytes;
       __builtin_memcpy(&bytes, codes + t * kStretchCols + i * kQuadCols, sizeof(bytes));
       const __m512i four = _mm512_set1_epi32(bytes);
-      for (size_t r = 0; r < kRows; ++r) {
+      for (size_t r = 0; r < kTiles; ++r) {
         dots[t][r] = _mm512_dpbusd_epi32(dots[t][r], weights[r], four);
         KeepInRegister(&dots[t][r]);
       }
     }
   }
-  __m512 w_scales[kRows];
-  for (size_t r = 0; r < kRows; ++r) {
-    w_scales[r] = _mm512_load_ps(stretch.w_scales[tile + r][piece]);
+  __m512 w_scales[kTiles];
+  for (size_t r = 0; r < kTiles; ++r) {
+    w_scales[r] = _mm512_load_ps(stretch.w_scales[r][piece]);
   }
+#pragma GCC unroll 8
   for (size_t t = 0; t < kTokens; ++t) {
     const __m512 x_scale = _mm512_set1_ps(x_scales[t * blocks]);
-    for (size_t r = 0; r < kRows; ++r) {
+    for (size_t r = 0; r < kTiles; ++r) {
       const __m512 scale = _mm512_mul_ps(w_scales[r], x_scale);
       const __m512 sum = _mm512_load_ps(sums[t][r]);
       _mm512_store_ps(sums[t][r], _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][r]), scale, sum));
@@ -180,46 +185,34 @@ void AddPiece(const Stretch& stretch, size_t piece, size_t slot, size_t tile, co
   }
 }
 
-// One stretch for kTokens tokens from `token` on, which is the slot-th of the batch; the tile-th
+// One stretch for kTokens tokens from `token` on, which is the slot-th of the batch; the first
 // tile's rows begin at `row`. Between two stretches the sums wait in the output.
-template <size_t kQuads, size_t kTokens, size_t kRows>
-void AddStretch(const Job& job, const Stretch& stretch, size_t row, size_t tile, size_t token,
-                size_t slot, LinesAhead* ahead) {
+template <size_t kQuads, size_t kTokens>
+void AddStretch(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
+                LinesAhead* ahead) {
   constexpr size_t kPieceCols = kQuads * kQuadCols;
   const size_t blocks = job.x.col_stride / kActivationBlock;
   float* out = job.y.out + token * job.y.out_stride + row;
-  alignas(64) float sums[kTokens][kRows][kWideRows];
+  alignas(64) float sums[kTokens][kTiles][kWideRows];
   for (size_t t = 0; t < kTokens; ++t) {
-    for (size_t r = 0; r < kRows; ++r) {
+    for (size_t r = 0; r < kTiles; ++r) {
       _mm512_store_ps(sums[t][r], job.col == 0 ? _mm512_setzero_ps()
                                                : _mm512_maskz_loadu_ps(
-                                                     stretch.is_there[tile + r],
+                                                     stretch.is_there[r],
                                                      out + t * job.y.out_stride + r * kWideRows));
     }
   }
   for (size_t piece = 0; piece < job.col_count / kPieceCols; ++piece) {
     const size_t block = (job.col + piece * kPieceCols) / kActivationBlock;
     ahead->Step();
-    AddPiece<kQuads, kTokens, kRows>(stretch, piece, slot, tile,
-                                     job.x.scales + token * blocks + block, blocks, sums);
+    AddPiece<kQuads, kTokens>(stretch, piece, slot, job.x.scales + token * blocks + block, blocks,
+                              sums);
   }
   for (size_t t = 0; t < kTokens; ++t) {
-    for (size_t r = 0; r < kRows; ++r) {
-      _mm512_mask_storeu_ps(out + t * job.y.out_stride + r * kWideRows, stretch.is_there[tile + r],
+    for (size_t r = 0; r < kTiles; ++r) {
+      _mm512_mask_storeu_ps(out + t * job.y.out_stride + r * kWideRows, stretch.is_there[r],
                             _mm512_load_ps(sums[t][r]));
     }
-  }
-}
-
-// All tiles. Few tokens take more tiles together, for as many sums.
-template <size_t kQuads, size_t kTokens>
-void AddTiles(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
-              LinesAhead* ahead) {
-  constexpr size_t kRows = kTokens <= 4 ? 4 : 2;
-  static_assert(kTiles % kRows == 0);
-  for (size_t tile = 0; tile < kTiles && stretch.is_there[tile] != 0; tile += kRows) {
-    AddStretch<kQuads, kTokens, kRows>(job, stretch, row + tile * kWideRows, tile, token, slot,
-                                       ahead);
   }
 }
 
@@ -276,22 +269,25 @@ void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stret
   }
 }
 
+// kTokens tokens, or the `count` that there are if they are fewer.
+template <size_t kQuads, size_t kTokens>
+void AddSome(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
+             size_t count, LinesAhead* ahead) {
+  if constexpr (kTokens > 1) {
+    if (count < kTokens) {
+      return AddSome<kQuads, kTokens - 1>(job, stretch, row, token, slot, count, ahead);
+    }
+  }
+  AddStretch<kQuads, kTokens>(job, stretch, row, token, slot, ahead);
+}
+
 // The tokens [token, token + batch), all of a stretch's tiles.
 template <size_t kQuads>
 void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t batch,
                LinesAhead* ahead) {
-  size_t slot = 0;
-  for (; slot + kTokensTogether <= batch; slot += kTokensTogether) {
-    AddTiles<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot, ahead);
+  for (size_t slot = 0; slot < batch; slot += kTokensTogether) {
+    AddSome<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot, batch - slot, ahead);
   }
-  const size_t left = batch - slot;
-  if (left == 7) AddTiles<kQuads, 7>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 6) AddTiles<kQuads, 6>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 5) AddTiles<kQuads, 5>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 4) AddTiles<kQuads, 4>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 3) AddTiles<kQuads, 3>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 2) AddTiles<kQuads, 2>(job, stretch, row, token + slot, slot, ahead);
-  if (left == 1) AddTiles<kQuads, 1>(job, stretch, row, token + slot, slot, ahead);
 }
 
 // What comes behind the tiles of `row`: the next tiles of this stretch of columns, or the first of
@@ -304,10 +300,9 @@ LinesAhead NextLines(const PlainWeights& weights, const Job& job, size_t row, si
   const size_t next_col = is_last ? job.col + kStretchCols : job.col;
   const size_t row_bytes = weights.cols / kCodes;
   const uintptr_t first = reinterpret_cast<uintptr_t>(weights.data) + next_row * row_bytes;
-  const size_t token_groups = (batch + kTokensTogether - 1) / kTokensTogether;
   return LinesAhead(first + next_col / kCodes, row_bytes, kTiles * kWideRows,
-                    (job.col_count / kCodes + 63) / 64,
-                    token_groups * (kTiles / 2) * (job.col_count / kPieceCols));
+                    Parts(job.col_count / kCodes, 64),
+                    Parts(batch, kTokensTogether) * (job.col_count / kPieceCols));
 }
 
 // All tokens, batch by batch; for each stretch of columns the rows of the range, tiles by tiles.

@@ -96,8 +96,6 @@ void LoadBatch(const QuantisedRows& x, size_t token, size_t count, size_t group,
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
   for (size_t t = 0; t < count; ++t) {
     const int8_t* at = x.codes + (token + t) * x.col_stride + group * kGroupCols;
-    // Rows of activations are far apart; the processor does not guess the next group's line.
-    _mm_prefetch(reinterpret_cast<const char*>(at + kGroupCols), _MM_HINT_T0);
     _mm512_store_si512(batch->codes[t], _mm512_xor_si512(_mm512_loadu_si512(at), offset));
     batch->scales[t] = x.scales[(token + t) * groups + group];
   }
