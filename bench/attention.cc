@@ -35,6 +35,7 @@ namespace kernels = smoe::kernels;
 using kernels::kAttentionPage;
 using kernels::kAttentionPart;
 using kernels::KvKind;
+using WordPair __attribute__((vector_size(16))) = uint64_t;
 
 struct Setup {
   size_t bytes_total = size_t{512} << 20;
@@ -219,15 +220,18 @@ struct Bench {
     const double start = Now(setup);
     for (size_t layer = 0; layer < cache.layer_count; ++layer) {
       const auto body = [&](size_t begin, size_t end) {
-        uint64_t sum = 0;
+        // Four sums that do not wait for each other, as in base/memory_rate.cc.
+        WordPair sums[4] = {};
         // Asked for 4 KiB ahead: the processor alone stops at each page.
         const std::byte* const base = cache.pages[layer * setup.page_count()];
         for (size_t at = begin * page_bytes; at < end * page_bytes; at += 64) {
           __builtin_prefetch(base + std::min(at + 4096, end * page_bytes - 1));
-          uint64_t line[8];
-          std::memcpy(line, base + at, 64);
-          for (const uint64_t word : line) sum ^= word;
+          WordPair pairs[4];
+          std::memcpy(pairs, base + at, sizeof(pairs));
+          for (size_t i = 0; i < 4; ++i) sums[i] += pairs[i];
         }
+        const WordPair pair = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        const uint64_t sum = pair[0] + pair[1];
         if (sum == 1) __atomic_fetch_add(&total, sum, __ATOMIC_RELAXED);
       };
       pool.ParallelFor(read_pages, 1, std::ref(body));
