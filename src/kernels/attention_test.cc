@@ -338,6 +338,35 @@ TEST_P(AttentionTables, GiveTheScalarBitsWhereNumbersEnd) {
   ExpectSame(scene);
 }
 
+// More parts than are merged together, some that saw no key, maxima so far apart that exponentials
+// underflow.
+TEST_P(AttentionTables, GiveTheScalarBitsForEveryNumberOfParts) {
+  constexpr size_t kHeadCount = 2;
+  for (const size_t head_dim : {17u, 128u}) {
+    for (const size_t count : {0u, 1u, 2u, 15u, 16u, 17u, 18u, 33u, 34u, 70u}) {
+      const std::vector<float> maxima = RandomFloats(rng_, kHeadCount * count, 60);
+      const std::vector<float> outs = RandomFloats(rng_, kHeadCount * count * head_dim);
+      std::vector<AttentionState> states;
+      for (size_t i = 0; i < maxima.size(); ++i) {
+        const bool empty = i % 5 == 1 || i == 6;
+        states.push_back({maxima[i], empty ? 0.0f : 1 + static_cast<float>(i)});
+      }
+      for (size_t head = 0; head < std::min(kHeadCount, states.size()); ++head) {
+        const AttentionParts parts = {.states = &states[head],
+                                      .state_stride = kHeadCount,
+                                      .outs = &outs[head * head_dim],
+                                      .out_stride = kHeadCount * head_dim,
+                                      .count = count};
+        std::vector<float> expected(head_dim, -1);
+        std::vector<float> actual(head_dim, -2);
+        kScalarKernels.merge_attention(parts, head_dim, expected.data());
+        table().merge_attention(parts, head_dim, actual.data());
+        EXPECT_TRUE(SameBits(expected, actual)) << count << " parts, head " << head;
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTables, ToF16GivesTheScalarBits) {
   std::vector<float> x = RandomFloats(rng_, 2001);
   for (size_t i = 0; i + 1 < x.size(); i += 2) {

@@ -14,7 +14,7 @@
 // hold; Wide(queries), registers that each of them takes at once; and the operations used below.
 #pragma once
 
-#include "kernels/internal.h"
+#include "kernels/attention_merge.h"
 
 namespace smoe::kernels {
 
@@ -33,25 +33,6 @@ struct AttentionTile {
 };
 
 using AttentionWeights = float[kAttentionTile][kAttentionPart];
-
-template <class V>
-typename V::Vector Exp(typename V::Vector x) {
-  // Of a NaN and a number these two return the second operand: the NaN.
-  x = V::Min(V::Set(kExpMax), x);
-  x = V::Max(V::Set(kExpMin), x);
-  const auto round = V::Set(kExpRound);
-  const auto n = V::Sub(V::Fma(x, V::Set(kExpLog2E), round), round);
-  auto r = V::Fma(n, V::Set(-kExpLn2High), x);
-  r = V::Fma(n, V::Set(-kExpLn2Low), r);
-  auto power = V::Set(kExpTerms[0]);
-  for (int term = 1; term < 8; ++term) power = V::Fma(power, r, V::Set(kExpTerms[term]));
-  return V::TimesPowerOfTwo(power, n);
-}
-
-template <class V>
-float ExpOf(float x) {
-  return V::First(Exp<V>(V::Set(x)));
-}
 
 template <class V>
 size_t Lesser(size_t a, size_t b) {
@@ -421,22 +402,6 @@ void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile)
   }
 }
 
-template <class V>
-void MergePart(const AttentionState& part, const float* part_out, size_t head_dim,
-               AttentionState* state, float* out) {
-  const float max = part.max > state->max ? part.max : state->max;
-  const float old_factor = ExpOf<V>(state->max - max);
-  const float part_factor = ExpOf<V>(part.max - max);
-  state->max = max;
-  state->sum = __builtin_fmaf(state->sum, old_factor, part.sum * part_factor);
-  size_t i = 0;
-  for (; i + kSumLanes <= head_dim; i += kSumLanes) {
-    const auto scaled = V::Mul(V::LoadFloats(part_out + i), V::Set(part_factor));
-    V::Store(out + i, V::Fma(V::LoadFloats(out + i), V::Set(old_factor), scaled));
-  }
-  for (; i < head_dim; ++i) out[i] = __builtin_fmaf(out[i], old_factor, part_out[i] * part_factor);
-}
-
 // The queries of `queries` that see keys of the part, and what they see.
 template <class V>
 void FillTile(const AttentionJob& job, const AttentionQuery* queries, size_t count,
@@ -504,31 +469,6 @@ void AttendWith(const AttentionJob& job) {
   if (job.kind == KvKind::kF16) return AttendKind<V, KvKind::kF16>(job);
   if (job.kind == KvKind::kInt8) return AttendKind<V, KvKind::kInt8>(job);
   AttendKind<V, KvKind::kF32>(job);
-}
-
-template <class V>
-void MergeAttentionWith(const AttentionParts& parts, size_t head_dim, float* out) {
-  AttentionState state = {-__builtin_inff(), 0};
-  for (size_t part = 0; part < parts.count; ++part) {
-    const AttentionState& next = parts.states[part * parts.state_stride];
-    const float* values = parts.outs + part * parts.out_stride;
-    if (next.sum == 0) continue;
-    if (state.sum == 0) {
-      state = next;
-      for (size_t i = 0; i < head_dim; ++i) out[i] = values[i];
-    } else {
-      MergePart<V>(next, values, head_dim, &state, out);
-    }
-  }
-  if (state.sum == 0) {
-    for (size_t i = 0; i < head_dim; ++i) out[i] = __builtin_nanf("");
-    return;
-  }
-  size_t i = 0;
-  for (; i + kSumLanes <= head_dim; i += kSumLanes) {
-    V::Store(out + i, V::Div(V::LoadFloats(out + i), V::Set(state.sum)));
-  }
-  for (; i < head_dim; ++i) out[i] /= state.sum;
 }
 
 }  // namespace smoe::kernels
