@@ -155,9 +155,10 @@ std::string MemoryBenchText(const MemoryBenchReport& report) {
   text += fmt::format(kLine, "drive",
                       fmt::format("{} GB/s: random experts, before and after each request",
                                   SpreadText(report.drive_rate, 1e-9, 2)));
-  text += fmt::format(kLine, "memory",
-                      fmt::format("{} GB/s: plain reads, the median of five in each round",
-                                  SpreadText(report.dram_rate, 1e-9, 1)));
+  text += fmt::format(
+      kLine, "memory",
+      fmt::format("{} GB/s: plain reads, the median of five, before and after each request",
+                  SpreadText(report.dram_rate, 1e-9, 1)));
   text += fmt::format(kLine, "page cache", PageCacheText(report));
   return fmt::format(
       "{}\n{}\n{}\n{}\n{}", text, DecodeTable(report),

@@ -108,14 +108,12 @@ class MemoryBench {
   }
 
   Status RunRound() {
-    SMOE_TRY_ASSIGN(const double dram,
-                    MeasureDram(options_.engine.thread_count, options_.bench.memory_bytes));
-    dram_rates_.push_back(dram);
-    SMOE_TRY(MeasureDrive());
+    SMOE_TRY(MeasureRates());
     for (size_t i = 0; i < report_.rows.size(); ++i) {
       MemoryRow& row = report_.rows[i];
       if (row.refused) continue;
       const double drive_before = drive_rates_.back();
+      const double dram_before = dram_rates_.back();
       Result<SizeRun> run = RunSize(row.memory_bytes);
       done_count_ = (finished_count_ += tokens_.size());
       sink_(done_count_, total_count());
@@ -124,14 +122,19 @@ class MemoryBench {
         continue;
       }
       if (!run) return Unexpected(std::move(run.error()));
-      SMOE_TRY(MeasureDrive());
-      SetDecodeBound((drive_before + drive_rates_.back()) / 2, dram, &*run);
+      SMOE_TRY(MeasureRates());
+      SetDecodeBound((drive_before + drive_rates_.back()) / 2,
+                     (dram_before + dram_rates_.back()) / 2, &*run);
       runs_[i].push_back(std::move(*run));
     }
     return Ok();
   }
 
-  Status MeasureDrive() {
+  // Memory and drive of a shared machine change within a minute.
+  Status MeasureRates() {
+    SMOE_TRY_ASSIGN(const double dram,
+                    MeasureDram(options_.engine.thread_count, options_.bench.memory_bytes));
+    dram_rates_.push_back(dram);
     SMOE_TRY_ASSIGN(const double rate, MeasureStoreReads(*meter_files_.experts, options_.engine.io,
                                                          options_.drive_seconds));
     drive_rates_.push_back(rate);

@@ -6,8 +6,8 @@
 // with all experts loaded and a request behind it. A second prompt of other random tokens follows
 // on the same engine, as a program that runs on has it: its cache holds what the first request
 // left, and no page is touched for the first time. Before and after each request random experts are
-// read plainly, and once a round memory is: the bounds of a round are those of its own rates, since
-// drives and virtual machines change from minute to minute.
+// read, and memory plainly: a run is held against the rates beside it, since drives and virtual
+// machines change from minute to minute.
 //
 // The bounds, in seconds:
 //   decode    max(needed bytes / drive, active bytes / DRAM) of a token
