@@ -553,6 +553,20 @@ TEST(ExpertCache, BrokenQueueEndsEveryPassWithItsReason) {
   }
 }
 
+TEST(ExpertCache, BrokenQueueThatPollMeetsEndsTheNextPassWithItsReason) {
+  TestStore store({});
+  BrokenQueue queue;
+  auto cache = CreateCache(store, queue, 4);
+  cache->Poll();  // no read is under way: the queue is not asked
+  cache->Prefetch(Experts(0, {1}), false);
+  cache->Poll();
+  cache->Poll();
+  cache->Begin(Experts(0, {2}));
+  const auto next = cache->Next();
+  ASSERT_FALSE(next.has_value());
+  EXPECT_EQ(next.error().message(), "ring: gone");
+}
+
 TEST(ExpertCache, PassesAllocateNothing) {
   TestStore store({.layers = {{0, 30}}, .extent_count = 3});
   auto queue = io::MakeFakeReadQueue({.seed = 2, .depth = 8});

@@ -64,6 +64,22 @@ TEST_F(ReadAhead, GuessesStopAtTheirDepthAndDemandFillsTheQueue) {
   ASSERT_TRUE(cache->Abandon().has_value());
 }
 
+TEST_F(ReadAhead, GuessesGoOnBetweenPassesWherePollLooksAndNobodyWaits) {
+  auto queue = io::MakeFakeReadQueue({.depth = 20});
+  auto cache = CreateCache(store_, *queue, {.slot_count = 48, .guess_depth = 3});
+  cache->Poll();
+  cache->Prefetch(FirstOf(1, 10), true);
+  EXPECT_EQ(cache->stats().prefetch_count, 3u);
+  for (int i = 0; i < 1000 && cache->Audit().resident < 10; ++i) {
+    cache->Poll();
+    EXPECT_LE(cache->Audit().loading, 3u);
+  }
+  EXPECT_EQ(cache->Audit().resident, 10u);
+  EXPECT_EQ(cache->stats().wait_ns, 0u);
+  EXPECT_EQ(RunPass(store_, *cache, FirstOf(1, 10)), 10u);
+  EXPECT_EQ(cache->stats().prefetch_hit_count, 10u);
+}
+
 TEST_F(ReadAhead, GuessesStartAgainAsReadsEndAndNoneIsLeftOut) {
   auto queue = io::MakeFakeReadQueue({.depth = 20});
   auto cache = CreateCache(store_, *queue, {.slot_count = 48, .guess_depth = 3});
