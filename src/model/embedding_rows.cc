@@ -1,5 +1,7 @@
 #include "model/embedding_rows.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -38,12 +40,23 @@ CodeBytes CodeBytesOf(WeightFormat format, uint32_t cols) {
   return {format == WeightFormat::kBF16 ? cols * sizeof(uint16_t) : 0, 0};
 }
 
+bool IsSameFile(const io::File& a, const io::File& b) {
+  struct stat of_a = {};
+  struct stat of_b = {};
+  return ::fstat(a.fd(), &of_a) == 0 && ::fstat(b.fd(), &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
+}
+
 }  // namespace
 
 uint64_t EmbeddingRowsBytes(uint64_t cols) { return kEmbeddingRowsKept * cols * sizeof(float); }
 
-Result<std::unique_ptr<EmbeddingRows>> EmbeddingRows::Open(Place place) {
-  SMOE_TRY_ASSIGN(io::File file, io::File::OpenRead(place.path));
+Result<std::unique_ptr<EmbeddingRows>> EmbeddingRows::Open(const io::File& source, Place place) {
+  SMOE_TRY_ASSIGN(io::File file, io::File::OpenRead(source.path()));
+  if (!IsSameFile(source, file)) {
+    return Io("{}: another file has this name now than when the model was opened; open it again",
+              source.path());
+  }
   SMOE_TRY_ASSIGN(AlignedBuffer memory,
                   AlignedBuffer::CreateTable(kEmbeddingRowsKept, place.cols, sizeof(float),
                                              "embeddings of tokens in use"));
@@ -96,11 +109,16 @@ Status EmbeddingRows::Load(uint32_t token) {
   const std::optional<uint64_t> bad = tensor::FindNonFinite(place_.dtype, stored_);
   if (bad) {
     return Corrupt("{}: tensor {}: element {} is NaN or infinite, weights must be finite",
-                   place_.path, place_.name, uint64_t{token} * place_.cols + *bad);
+                   file_.path(), place_.name, FirstOf(token) + *bad);
   }
   const std::span<float> row = Kept(token);
   tensor::ToF32({place_.dtype, {place_.cols}, stored_}, 0, row);
-  SMOE_TRY(Convert(row));
+  Status converted = Convert(row);
+  if (!converted) {
+    return Unexpected(std::move(converted.error())
+                          .While(fmt::format("{}: tensor {}, counted from element {}", file_.path(),
+                                             place_.name, FirstOf(token))));
+  }
   kept_token = token;
   return Ok();
 }
@@ -121,16 +139,19 @@ Status EmbeddingRows::Convert(std::span<float> row) {
       tensor::DequantiseSmoe(codes_, scales_, tensor::SmoeBits::kQ4, checkpoint::kQ4Group, row);
       return Ok();
     case WeightFormat::kBF16:
-      tensor::RoundToBf16(row, codes_);
-      if (tensor::FindNonFinite(tensor::DType::kBF16, codes_)) {
-        return Unsupported("{}: tensor {}: a weight is beyond what bf16 holds", place_.path,
-                           place_.name);
-      }
-      tensor::ToF32({tensor::DType::kBF16, {place_.cols}, codes_}, 0, row);
-      return Ok();
+      return RoundToBf16(row);
     default:
-      return Ok();
+      return Ok();  // f32, which holds every float of a file
   }
+}
+
+Status EmbeddingRows::RoundToBf16(std::span<float> row) {
+  tensor::RoundToBf16(row, codes_);
+  if (const auto bad = tensor::FindNonFinite(tensor::DType::kBF16, codes_)) {
+    return Unsupported("element {} is {}, beyond what bf16 holds", *bad, row[*bad]);
+  }
+  tensor::ToF32({tensor::DType::kBF16, {place_.cols}, codes_}, 0, row);
+  return Ok();
 }
 
 }  // namespace smoe::model

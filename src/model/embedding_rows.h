@@ -26,13 +26,12 @@ namespace smoe::model {
 
 // Rows that are kept, each in the place that its token has among so many.
 inline constexpr uint32_t kEmbeddingRowsKept = 512;
-// What they take, with room to convert one.
+// What they take.
 uint64_t EmbeddingRowsBytes(uint64_t cols);
 
 class EmbeddingRows {
  public:
   struct Place {
-    std::string path;
     std::string name;                            // of the tensor, for messages
     uint64_t offset = 0;                         // of its first element in the file
     tensor::DType dtype = tensor::DType::kBF16;  // F32, F16 or BF16
@@ -40,11 +39,13 @@ class EmbeddingRows {
     uint32_t cols = 0;
     tensor::WeightFormat format = tensor::WeightFormat::kBF16;  // that it would have in memory
   };
-  // Errors: kIo if the file cannot be opened; kExhausted for the memory.
-  static Result<std::unique_ptr<EmbeddingRows>> Open(Place place);
+  // Opens `source` once more: it is needed for this call only.
+  // Errors: kIo if it cannot be opened, or if another file has its name by now, whose rows would be
+  //         those of another model; kExhausted for the memory.
+  static Result<std::unique_ptr<EmbeddingRows>> Open(const io::File& source, Place place);
 
   // Fills out [rows][cols] with the embeddings of the rows' tokens. Of a row that cannot be had,
-  // `fail` is told which and why (kIo, kCorrupt), and zeros stand for it.
+  // `fail` is told which and why (kIo, kCorrupt, kUnsupported), and zeros stand for it.
   using FailRow = std::function<void(size_t row, Error error)>;
   void Read(std::span<const StepRow> rows, float* out, const FailRow& fail);
 
@@ -53,11 +54,13 @@ class EmbeddingRows {
  private:
   EmbeddingRows(Place place, io::File file, AlignedBuffer memory);
   uint64_t row_bytes() const { return place_.cols * tensor::DTypeBytes(place_.dtype); }
+  uint64_t FirstOf(uint32_t token) const { return uint64_t{token} * place_.cols; }
   uint64_t OffsetOf(uint32_t token) const { return place_.offset + token * row_bytes(); }
   std::span<float> Kept(uint32_t token);
   bool IsKept(uint32_t token) const { return kept_tokens_[token % kEmbeddingRowsKept] == token; }
   Status Load(uint32_t token);
   Status Convert(std::span<float> row);
+  Status RoundToBf16(std::span<float> row);
 
   const Place place_;
   const io::File file_;

@@ -41,14 +41,19 @@ class EmbeddingRowsTest : public testing::Test {
     return folder_.Write("rows", std::string(kOffset, 'x') + checkpoint::BF16Data(values));
   }
 
+  static EmbeddingRows::Place PlaceOf(uint32_t rows, WeightFormat format) {
+    return {.name = "embed",
+            .offset = kOffset,
+            .dtype = DType::kBF16,
+            .rows = rows,
+            .cols = kCols,
+            .format = format};
+  }
+
   void Open(uint32_t rows, WeightFormat format) {
-    auto opened = EmbeddingRows::Open({.path = Write(rows),
-                                       .name = "embed",
-                                       .offset = kOffset,
-                                       .dtype = DType::kBF16,
-                                       .rows = rows,
-                                       .cols = kCols,
-                                       .format = format});
+    const auto file = io::File::OpenRead(Write(rows));
+    ASSERT_TRUE(file.has_value()) << file.error().message();
+    auto opened = EmbeddingRows::Open(*file, PlaceOf(rows, format));
     ASSERT_TRUE(opened.has_value()) << opened.error().message();
     embedding_ = std::move(*opened);
   }
@@ -123,6 +128,40 @@ TEST_F(EmbeddingRowsTest, AFileThatWasCutFailsTheTokensBehindItsEnd) {
   EXPECT_THAT(failures_[0], HasSubstr("0 "));
   EXPECT_THAT(failures_[0], HasSubstr("rows"));
   EXPECT_EQ(Read({1}), RowsOf({1}));
+}
+
+TEST_F(EmbeddingRowsTest, AFileThatWasReplacedBeforeIsRefusedAndOneReplacedLaterIsNotLookedAt) {
+  const auto file = io::File::OpenRead(Write(20));
+  ASSERT_TRUE(file.has_value()) << file.error().message();
+  Open(20, WeightFormat::kBF16);
+  const std::string other = folder_.Write("other", std::string(kOffset + 20 * kCols * 2, '\0'));
+  std::filesystem::rename(other, folder_.Path("rows"));
+  EXPECT_EQ(Read({3}), RowsOf({3}));
+  const auto refused = EmbeddingRows::Open(*file, PlaceOf(20, WeightFormat::kBF16));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("rows: another file has this name now"));
+}
+
+// 3.4e38 is a number of f32, and rounds beyond the largest of bf16, 3.3895e38.
+TEST_F(EmbeddingRowsTest, AWeightThatTheFormatCannotHoldFailsItsTokenByName) {
+  std::vector<float> values(4 * kCols, 1.0F);
+  values[2 * kCols + 5] = 3.4e38F;
+  const std::string path = folder_.Write("rows", checkpoint::F32Data(values));
+  const auto file = io::File::OpenRead(path);
+  ASSERT_TRUE(file.has_value()) << file.error().message();
+  auto opened = EmbeddingRows::Open(*file, {.name = "embed",
+                                            .offset = 0,
+                                            .dtype = DType::kF32,
+                                            .rows = 4,
+                                            .cols = kCols,
+                                            .format = WeightFormat::kBF16});
+  ASSERT_TRUE(opened.has_value()) << opened.error().message();
+  embedding_ = std::move(*opened);
+  EXPECT_EQ(Read({1, 2})[0], 1.0F);
+  ASSERT_EQ(failures_.size(), 1u);
+  EXPECT_THAT(failures_[0], HasSubstr("1 "));
+  EXPECT_THAT(failures_[0],
+              HasSubstr("rows: tensor embed, counted from element 128: element 5 is"));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@
 
 namespace smoe::model {
 
-// Keeps what attention, which has just run, adds for the last row of each sequence: their mean.
+// Keeps what attention, which has just run, adds for the last row of each sequence that has not
+// failed: their mean.
 void KeepAttention(const Forward& forward, uint32_t layer_index);
 
 // Which of the experts that a router names are worth a read.

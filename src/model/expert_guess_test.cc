@@ -1,5 +1,7 @@
 #include "model/expert_guess.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <array>
 
@@ -79,6 +81,88 @@ TEST(ExpertGuess, CarriesWhatAttentionAddedForTheTokenBefore) {
   ExpectCount(backend.early[1], 759, 276);
   ExpectCount(backend.early[2], 916, 658);
   ExpectCount(backend.early[3], 952, 724);
+}
+
+// deepseek_v1 has a dense layer, then two with 6 experts each. Here `top_k` of them are chosen.
+std::unique_ptr<ListeningBackend> ListenToDeepseek(uint32_t top_k) {
+  EditableFolder folder(DeepseekFolder());
+  folder.config.Set("num_experts_per_tok", top_k);
+  const auto written = folder.Write();
+  const store::ModelFiles files = OpenFolder(written->path());
+  auto backend = std::make_unique<ListeningBackend>(files.trunk, files.config.hidden_size);
+  ThreadPool pool(1);
+  const auto model = Model::Load(files, pool, kernels::kScalarKernels, *backend,
+                                 {.row_count_max = 1, .logit_row_max = 1});
+  EXPECT_TRUE(model.has_value()) << model.error().message();
+  const auto kv = KvCache::Create((*model)->kv_shape(), 16);
+  EXPECT_TRUE(kv.has_value());
+  KvSequence sequence = (*kv)->NewSequence();
+  for (const uint32_t id : {1u, 7u, 5u}) {
+    const SequenceRows rows = {&sequence, {&id, 1}, SequenceRows::Logits::kNone};
+    EXPECT_TRUE((*model)->Step({&rows, 1}, nullptr).has_value());
+  }
+  return backend;
+}
+
+TEST(ExpertGuess, NamesAllExpertsWhereAllAreChosen) {
+  const auto backend = ListenToDeepseek(6);
+  const auto all = testing::UnorderedElementsAre(0u, 1u, 2u, 3u, 4u, 5u);
+  EXPECT_THAT(backend->late_ids[1], all);
+  EXPECT_THAT(backend->late_ids[2], all);
+  EXPECT_THAT(backend->early_ids[2], all);
+}
+
+TEST(ExpertGuess, NamesNoMoreThanAreChosenWhereAllButOneAre) {
+  const auto backend = ListenToDeepseek(5);
+  EXPECT_EQ(backend->late_ids[1].size(), 5u);
+  EXPECT_EQ(backend->late_ids[2].size(), 5u);
+  EXPECT_LE(backend->early_ids[2].size(), 5u);
+}
+
+TEST(ExpertGuess, ADenseLayerForeseesTheSparseOneBehindItAndIsForeseenByNone) {
+  const auto backend = ListenToDeepseek(2);
+  EXPECT_EQ(backend->late_ids[0].size(), 0u);
+  EXPECT_EQ(backend->late_ids[1].size(), 2u);
+  EXPECT_EQ(backend->early_ids[1].size(), 0u);
+  EXPECT_EQ(backend->late[1].named, 3 * 2);
+}
+
+// What KeepAttention looks at; the rest is there because a step has it.
+TEST(KeepAttention, IsTheMeanOfTheLastRowsOfSequencesThatHaveNotFailed) {
+  checkpoint::ModelConfig config;
+  config.hidden_size = 2;
+  auto scratch =
+      Scratch::Create({.row_count_max = 5, .logit_row_max = 1, .layer_count = 2, .hidden_size = 2});
+  ASSERT_TRUE(scratch.has_value());
+  scratch->rows = {{0, 1, 0}, {0, 1, 1}, {1, 1, 0}, {2, 1, 0}, {2, 1, 1}};
+  scratch->is_failed = {0, 1, 0};
+  const float branch[] = {100, 100, 1, 10, 100, 100, 100, 100, 3, 50};
+  std::ranges::copy(branch, scratch->branch);
+  scratch->attention_before = {7, 7, 8, 8};
+  const auto rope = Rope::Create({}, 2);
+  ASSERT_TRUE(rope.has_value());
+  ThreadPool pool(1);
+  auto feed_forward = kernels::FeedForward::Create(
+      kernels::kScalarKernels, pool, {.token_count_max = 1, .intermediate_size_max = 1});
+  ASSERT_TRUE(feed_forward.has_value());
+  const checkpoint::TensorFiles none;
+  PlainBackend backend(none, 2);
+  const SequenceRows sequences[3] = {};
+  std::vector<SequenceFailure> failures;
+  StepProfile profile;
+  const RouterRule rule;
+  const Forward forward{config,        *FindArch(checkpoint::Family::kQwen3Moe),
+                        *rope,         rule,
+                        pool,          kernels::kScalarKernels,
+                        *feed_forward, backend,
+                        *scratch,      sequences,
+                        failures,      profile};
+  KeepAttention(forward, 1);
+  EXPECT_THAT(scratch->attention_before,
+              testing::ElementsAre(7.0F, 7.0F, (1.0F + 3) / 2, (10.0F + 50) / 2));
+  scratch->is_failed = {1, 1, 1};
+  KeepAttention(forward, 1);
+  EXPECT_THAT(scratch->attention_before, testing::ElementsAre(7.0F, 7.0F, 0.0F, 0.0F));
 }
 
 }  // namespace

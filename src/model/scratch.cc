@@ -66,7 +66,7 @@ Result<Scratch> Scratch::Create(const ScratchShape& shape) {
   scratch.expert_ids.resize(shape.row_count_max * shape.top_k);
   scratch.attention_before.resize(size_t{shape.layer_count} * shape.hidden_size);
   scratch.guess_in.resize(experts::kGuessRowsMax * shape.hidden_size);
-  scratch.guessed_ids.resize(shape.row_count_max * (shape.top_k + 1));
+  scratch.guessed_ids.resize(shape.row_count_max * (size_t{shape.top_k} + 1));
   scratch.likely_ids.reserve(shape.row_count_max * shape.top_k);
   scratch.row_is_bad.resize(shape.row_count_max);
   scratch.attention_states.resize(shape.row_count_max * shape.attention_heads);

@@ -330,8 +330,8 @@ void Report(const TrunkPiece& piece, const QuantisationError& error, TrunkReport
 Result<std::unique_ptr<EmbeddingRows>> OpenLeft(const store::ModelFiles& files,
                                                 const TrunkPiece& piece) {
   const checkpoint::TensorInfo& info = *piece.source.codes.info;
-  return EmbeddingRows::Open({.path = files.trunk.files()[info.file_index].path(),
-                              .name = piece.name,
+  return EmbeddingRows::Open(files.trunk.files()[info.file_index],
+                             {.name = piece.name,
                               .offset = info.offset,
                               .dtype = info.dtype,
                               .rows = static_cast<uint32_t>(piece.rows),

@@ -68,8 +68,8 @@ struct TrunkPartReport {
 
 struct TrunkReport {
   checkpoint::TrunkFormats asked;
-  uint64_t bytes = 0;  // of the whole trunk
-  bool leaves_embedding = false;
+  uint64_t bytes = 0;             // in memory, but for rows of an embedding that stays on the drive
+  bool leaves_embedding = false;  // it does
   // Empty: it is locked, and never paged out whatever the system is short of.
   std::string why_not_locked;
   std::array<TrunkPartReport, checkpoint::kTrunkPartCount> parts;
