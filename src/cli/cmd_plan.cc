@@ -69,7 +69,7 @@ Result<Subject> SubjectOfShape(const Options& options, const engine::EngineOptio
   subject.demand = engine::DemandOf(config, engine);
   const engine::ShapeTrunk trunk = engine::TrunkOfShape(config, engine::ChooseTrunkFormats(engine));
   subject.demand.trunk_bytes = trunk.bytes;
-  subject.demand.embedding_bytes = trunk.bytes - trunk.token_read_bytes;
+  subject.demand.embedding_bytes = trunk.embedding_bytes;
   subject.trunk_read_bytes = trunk.token_read_bytes;
   subject.demand.slot_bytes = RoundUp(
       3 * (tensor::PackedBytes(weights, bits) + tensor::ScaleBytes(weights, kGroup)), kPageBytes);

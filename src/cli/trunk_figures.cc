@@ -22,6 +22,7 @@ Json TrunkJson(const model::TrunkReport& report) {
   Json json;
   json.Set("format", checkpoint::TrunkFormatsText(report.asked))
       .Set("bytes", report.bytes)
+      .Set("leaves_embedding", report.leaves_embedding)
       .Set("parts", std::move(parts));
   return json;
 }

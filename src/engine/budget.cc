@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "engine/forecast.h"
 
 namespace smoe::engine {
@@ -310,12 +311,16 @@ Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit
   Result<Budget> whole = Divide(demand, limit);
   const bool fits = whole.has_value() && FitsWhole(demand, *whole);
   if (demand.embedding_bytes == 0 || fits) return whole;
+  SMOE_CHECK(demand.embedding_bytes <= demand.trunk_bytes);
   BudgetDemand rest = demand;
   rest.trunk_bytes -= demand.embedding_bytes;
   SMOE_TRY_ASSIGN(Budget budget, Divide(rest, limit));
   budget.leaves_embedding = true;
+  const auto trunk = std::ranges::find(budget.lines, "trunk", &BudgetLine::name);
+  trunk->note =
+      fmt::format("the embedding stays on the drive: {} less", SizeText(demand.embedding_bytes));
   budget.choices.push_back(
-      fmt::format("embedding: on the drive, a row for each token: {} of memory",
+      fmt::format("embedding: on the drive, a row for each token: {} less in memory",
                   SizeText(demand.embedding_bytes)));
   return budget;
 }

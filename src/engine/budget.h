@@ -67,7 +67,7 @@ MemoryLimit LimitOf(std::optional<uint64_t> asked, const FreeMemory& free, uint6
 
 struct BudgetDemand {
   uint64_t trunk_bytes = 0;
-  uint64_t embedding_bytes = 0;  // of the trunk, that may be left on the drive
+  uint64_t embedding_bytes = 0;  // of the trunk: what leaving the embedding on the drive saves
   // Activations and logits of a step, given the chunk; grows with it.
   std::function<uint64_t(size_t chunk_tokens)> scratch_bytes = [](size_t) { return 0; };
   // Of them, what steps of at most so many rows ever touch.
@@ -119,7 +119,9 @@ struct Budget {
 // refused.
 // Errors: kInvalid if both cache options are given, or one of them is less than one slot;
 //         kExhausted if the context would take more than kKvBytesMax, or
-//         if top_k + 1 slots do not fit: names the smallest size that works, in whole MiB.
+//         if top_k + 1 slots do not fit: names the smallest size that works, in whole MiB,
+//         with the embedding on the drive if it may be there.
+// Requires embedding_bytes <= trunk_bytes.
 Result<Budget> DivideMemory(const BudgetDemand& demand, const MemoryLimit& limit);
 
 // Slots that fit beside what was really touched of activations and of keys and values: memory that

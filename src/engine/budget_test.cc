@@ -67,6 +67,8 @@ TEST(DivideMemory, LeavesTheEmbeddingOnTheDriveWhereNotAllExpertsFitBesideIt) {
   ASSERT_TRUE(tight);
   EXPECT_TRUE(tight->leaves_embedding);
   EXPECT_EQ(tight->slot_count, 679u);
+  EXPECT_THAT(tight->Table(), testing::HasSubstr("50.0 MiB  the embedding stays on the drive"));
+  EXPECT_THAT(roomy->Table(), testing::Not(testing::HasSubstr("embedding")));
   // A cache that was asked for leaves room for the embedding, or it does not.
   demand.cache_experts = 100;
   EXPECT_FALSE(Divide(demand, 800 * kMiB)->leaves_embedding);
@@ -214,6 +216,19 @@ TEST(DivideMemory, NamesTheSmallestSizeThatWorksAndThatSizeWorks) {
       EXPECT_EQ(size, 174u);  // 64 + 100 + 1/2 + 9, tables
     }
   }
+}
+
+TEST(DivideMemory, TheSmallestSizeThatWorksLeavesTheEmbeddingOnTheDrive) {
+  BudgetDemand demand = SmallModel();
+  demand.embedding_bytes = 50 * kMiB;
+  const auto refused = DivideAsked(demand, 100 * kMiB);
+  ASSERT_FALSE(refused);
+  // 64 + 50 + 1/2 + 9, tables: 50 less than with all of the trunk.
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr("the smallest that works is 124MiB"));
+  EXPECT_FALSE(DivideAsked(demand, 123 * kMiB));
+  const auto least = DivideAsked(demand, 124 * kMiB);
+  ASSERT_TRUE(least) << least.error().message();
+  EXPECT_TRUE(least->leaves_embedding);
 }
 
 TEST(DivideMemory, WhatWasAskedForIsNamedAmongTheRemedies) {

@@ -47,7 +47,7 @@ struct PhaseRun {
   uint64_t token_count = 0;
   experts::CacheStats cache;  // of this phase alone
   uint64_t needed_bytes = 0;
-  double drive_seconds = 0;  // that the needed bytes take by the rates of the round
+  double drive_seconds = 0;  // that the needed bytes take by the rates beside the run
   double other_seconds = 0;  // that memory (decode), or arithmetic (prefill; 0: not known) takes
 
   double BoundSeconds() const { return std::max(drive_seconds, other_seconds); }

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/memory.h"
+#include "model/embedding_rows.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
 #include "tensor/quantise.h"
@@ -176,9 +177,11 @@ ShapeTrunk TrunkOfShape(const checkpoint::ModelConfig& config,
   ShapeTrunk trunk;
   trunk.token_read_bytes = config.num_hidden_layers * layer + head;
   trunk.bytes = trunk.token_read_bytes;
-  if (!config.tie_word_embeddings) {
-    trunk.bytes += MatrixBytes(formats.Of(TrunkPart::kEmbedding), config.vocab_size, hidden);
-  }
+  if (config.tie_word_embeddings) return trunk;
+  const uint64_t embedding =
+      MatrixBytes(formats.Of(TrunkPart::kEmbedding), config.vocab_size, hidden);
+  trunk.bytes += embedding;
+  trunk.embedding_bytes = embedding - std::min(embedding, model::EmbeddingRowsBytes(hidden));
   return trunk;
 }
 

@@ -24,7 +24,7 @@ experts::LocalBackendOptions BackendOptions(const checkpoint::ModelConfig& confi
 // All of a demand but the sizes of trunk and experts.
 BudgetDemand DemandOf(const checkpoint::ModelConfig& config, const EngineOptions& options);
 
-// All of it. Errors: as Model::TrunkBytes.
+// All of it. Errors: as Model::MeasureTrunk.
 Result<BudgetDemand> DemandOfFiles(const store::ModelFiles& files, const EngineOptions& options);
 
 // What a trunk of this shape takes in memory, and what of it each token reads, where there is no
@@ -32,6 +32,7 @@ Result<BudgetDemand> DemandOfFiles(const store::ModelFiles& files, const EngineO
 struct ShapeTrunk {
   uint64_t bytes = 0;
   uint64_t token_read_bytes = 0;  // all but an embedding that is not the head as well
+  uint64_t embedding_bytes = 0;   // what leaving that on the drive saves
 };
 // Requires a family with plain attention, as the presets of smoe synth.
 ShapeTrunk TrunkOfShape(const checkpoint::ModelConfig& config,

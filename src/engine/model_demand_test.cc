@@ -19,6 +19,8 @@ TEST(TrunkOfShape, IsTheTrunkOfARealModelInEveryFormat) {
     const ShapeTrunk shape = TrunkOfShape(files->config, formats);
     EXPECT_NEAR(static_cast<double>(shape.bytes), static_cast<double>(real->bytes), 4096)
         << checkpoint::TrunkFormatName(format) << ": vectors of a model differ by family";
+    EXPECT_NEAR(static_cast<double>(shape.embedding_bytes),
+                static_cast<double>(real->embedding_bytes), 4096);
   }
 }
 
