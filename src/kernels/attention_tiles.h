@@ -7,11 +7,14 @@
 //
 // A part goes by in two sweeps, page by page: scores of all its keys, then its values. Keys lie in
 // lanes in the first, elements of the head in the second; neither adds across lanes. While a page
-// is in use, the next is fetched line by line: alone, the processor stops at every 4 KiB.
+// is in use, the next is fetched line by line: alone, the processor stops at every 4 KiB. Where
+// kFetchesBetween, a few lines of each are left for the time between the sweeps, so that memory
+// does not stand still then.
 //
 // V has: Vector, 16 floats; Register, kLanes floats, for the two loops that take all the time: g++
 // keeps no struct of registers out of memory there. kQueries, queries whose sums the registers
-// hold; Wide(queries), registers that each of them takes at once; and the operations used below.
+// hold; Wide(queries), registers that each of them takes at once; kFetchesBetween; and the
+// operations used below.
 #pragma once
 
 #include "kernels/attention_merge.h"
@@ -87,8 +90,23 @@ struct KvElements {
 
 // Fetches the 64-byte lines of `bytes` bytes.
 template <class V>
-void Fetch(const uint8_t* at, size_t bytes) {
+[[gnu::always_inline]] inline void Fetch(const uint8_t* at, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) V::Prefetch(at + i);
+}
+
+// What is fetched while something else is in use: the bytes before `first` lie behind at[0], the
+// others behind at[1]. Numbers, as at[1] may lie before its page. A prefetch cannot fault.
+struct AttentionAhead {
+  uintptr_t at[2];
+  size_t first;
+};
+
+template <class V>
+[[gnu::always_inline]] inline void FetchAhead(const AttentionAhead& ahead, size_t offset,
+                                              size_t bytes) {
+  uintptr_t base = ahead.at[0];
+  if (V::kFetchesBetween && offset >= ahead.first) base = ahead.at[1];
+  Fetch<V>(reinterpret_cast<const uint8_t*>(base + offset), bytes);
 }
 
 // Rows of keys or values, `bytes` of each, that share a line of what is fetched meanwhile.
@@ -112,8 +130,8 @@ template <class V, size_t kQ, size_t kW, class FactorOf>
 
 // scores[q][key in page] for kQ queries.
 template <class V, KvKind kKind, size_t kQ>
-void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* query, size_t head_dim,
-               float scale, float (*scores)[kAttentionPart]) {
+void ScorePage(const uint8_t* keys, const AttentionAhead& next, const float* const* query,
+               size_t head_dim, float scale, float (*scores)[kAttentionPart]) {
   using Elements = KvElements<V, kKind>;
   constexpr size_t kW = V::Wide(kQ);
   constexpr size_t kStep = V::kLanes * kW;
@@ -122,7 +140,7 @@ void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* que
   constexpr size_t kUnrolled = RowsOfALine<V>(kStepBytes);
   constexpr size_t kRun = Elements::kScaled ? kKvGroup : SIZE_MAX;  // rows that share scales
   const uint8_t* const scales = keys + kRowBytes * head_dim;
-  const uint8_t* ahead = next;
+  size_t ahead = 0;
   for (size_t first = 0; first < kAttentionPage; first += kStep) {
     typename V::Register sums[kQ][kW];
     for (size_t q = 0; q < kQ; ++q) {
@@ -148,7 +166,7 @@ void ScorePage(const uint8_t* keys, const uint8_t* next, const float* const* que
       };
       const size_t run_end = run + Lesser<V>(kRun, head_dim - run);
       while (i + kUnrolled <= run_end) {
-        Fetch<V>(ahead, kUnrolled * kStepBytes);
+        FetchAhead<V>(next, ahead, kUnrolled * kStepBytes);
         ahead += kUnrolled * kStepBytes;
         for (size_t row = 0; row < kUnrolled; ++row) add_row();
       }
@@ -176,7 +194,7 @@ void HideKeys(const AttentionTile& tile, size_t page, float (*scores)[kAttention
 }
 
 template <class V, KvKind kKind>
-void ScoreTilePage(const AttentionTile& tile, const uint8_t* keys, const uint8_t* next,
+void ScoreTilePage(const AttentionTile& tile, const uint8_t* keys, const AttentionAhead& next,
                    size_t head_dim, float scale, float (*scores)[kAttentionPart]) {
   size_t q = 0;
   while (q < tile.query_count) {
@@ -198,12 +216,16 @@ void ScoreTilePage(const AttentionTile& tile, const uint8_t* keys, const uint8_t
   }
 }
 
-// Scores of one query become weights.
+// Scores of one query become weights. Of `next`, bytes [ahead, ahead_end) are fetched, a line for
+// each vector.
 template <class V>
-void WeighRow(float max, size_t vector_begin, size_t vector_end, float* weights, float* sum_out) {
+void WeighRow(float max, size_t vector_begin, size_t vector_end, const AttentionAhead& next,
+              size_t ahead, size_t ahead_end, float* weights, float* sum_out) {
   const auto shift = V::Set(max);
   auto sum = V::Set(0);
   for (size_t i = vector_begin; i < vector_end; i += kSumLanes) {
+    if (ahead < ahead_end) FetchAhead<V>(next, ahead, 64);
+    ahead += 64;
     const auto weight = Exp<V>(V::Sub(V::LoadFloats(weights + i), shift));
     V::Store(weights + i, weight);
     sum = V::Add(sum, weight);
@@ -215,7 +237,7 @@ void WeighRow(float max, size_t vector_begin, size_t vector_end, float* weights,
 // each other.
 template <class V>
 void WeighKeys(AttentionTile* tile, size_t vector_begin, size_t vector_end,
-               float (*weights)[kAttentionPart]) {
+               const AttentionAhead& next, size_t ahead_end, float (*weights)[kAttentionPart]) {
   for (size_t q = 0; q < tile->query_count; ++q) {
     const float* const row = weights[q];
     auto max = V::Set(-__builtin_inff());
@@ -226,7 +248,9 @@ void WeighKeys(AttentionTile* tile, size_t vector_begin, size_t vector_end,
     tile->max[q] = V::MaxLanes(max);
   }
   for (size_t q = 0; q < tile->query_count; ++q) {
-    WeighRow<V>(tile->max[q], vector_begin, vector_end, weights[q], &tile->sum[q]);
+    const size_t ahead = q * (vector_end - vector_begin) / kSumLanes * 64;
+    WeighRow<V>(tile->max[q], vector_begin, vector_end, next, ahead, ahead_end, weights[q],
+                &tile->sum[q]);
   }
 }
 
@@ -234,7 +258,7 @@ void WeighKeys(AttentionTile* tile, size_t vector_begin, size_t vector_end,
 
 // out += weights of keys [begin, end) of the page times their values, elements from `first` on.
 template <class V, KvKind kKind, size_t kQ, size_t kW>
-void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t end,
+void AddValues(const uint8_t* values, const AttentionAhead& next, size_t begin, size_t end,
                size_t head_dim, size_t first, const float (*weights)[kAttentionPart],
                float* const* out) {
   using Elements = KvElements<V, kKind>;
@@ -247,7 +271,7 @@ void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t 
   }
   const uint8_t* const scales = values + kAttentionPage * head_dim * Elements::kBytes;
   const uint8_t* at = values + (begin * head_dim + first) * Elements::kBytes;
-  const uint8_t* ahead = next + first * kAttentionPage * Elements::kBytes + begin * kStepBytes;
+  size_t ahead = first * kAttentionPage * Elements::kBytes + begin * kStepBytes;
   size_t key = begin;
   const auto add_row = [&]() __attribute__((always_inline)) {
     const auto scale = Elements::ValueScale(scales, head_dim, key, first);
@@ -261,7 +285,7 @@ void AddValues(const uint8_t* values, const uint8_t* next, size_t begin, size_t 
     ++key;
   };
   while (key + kUnrolled <= end) {
-    Fetch<V>(ahead, kUnrolled * kStepBytes);
+    FetchAhead<V>(next, ahead, kUnrolled * kStepBytes);
     ahead += kUnrolled * kStepBytes;
     for (size_t row = 0; row < kUnrolled; ++row) add_row();
   }
@@ -293,8 +317,8 @@ void AddValuesTail(const uint8_t* values, size_t begin, size_t end, size_t head_
 
 // All elements, for kQ queries that see the same keys [begin, end) of the page.
 template <class V, KvKind kKind, size_t kQ>
-void AddPage(const uint8_t* values, const uint8_t* next, size_t begin, size_t end, size_t head_dim,
-             const float (*weights)[kAttentionPart], float* const* out) {
+void AddPage(const uint8_t* values, const AttentionAhead& next, size_t begin, size_t end,
+             size_t head_dim, const float (*weights)[kAttentionPart], float* const* out) {
   constexpr size_t kW = V::Wide(kQ);
   size_t first = 0;
   for (; first + V::kLanes * kW <= head_dim; first += V::kLanes * kW) {
@@ -310,9 +334,9 @@ void AddPage(const uint8_t* values, const uint8_t* next, size_t begin, size_t en
 }
 
 template <class V, KvKind kKind>
-void AddPageForAll(size_t query_count, const uint8_t* values, const uint8_t* next, size_t begin,
-                   size_t end, size_t head_dim, const float (*weights)[kAttentionPart],
-                   float* const* out) {
+void AddPageForAll(size_t query_count, const uint8_t* values, const AttentionAhead& next,
+                   size_t begin, size_t end, size_t head_dim,
+                   const float (*weights)[kAttentionPart], float* const* out) {
   size_t q = 0;
   if constexpr (V::kQueries >= 8) {
     for (; q + 8 <= query_count; q += 8) {
@@ -333,8 +357,9 @@ void AddPageForAll(size_t query_count, const uint8_t* values, const uint8_t* nex
 // Queries together where all see a key; before and behind that each alone, so that a value never
 // meets a query that does not see it: a weight of 0 would not do for infinities and signs of zero.
 template <class V, KvKind kKind>
-void AddTilePage(const AttentionTile& tile, size_t page, const uint8_t* values, const uint8_t* next,
-                 size_t head_dim, const float (*weights)[kAttentionPart]) {
+void AddTilePage(const AttentionTile& tile, size_t page, const uint8_t* values,
+                 const AttentionAhead& next, size_t head_dim,
+                 const float (*weights)[kAttentionPart]) {
   const size_t first = page * kAttentionPage;
   size_t begin[kAttentionTile];
   size_t end[kAttentionTile];
@@ -365,40 +390,76 @@ void AddTilePage(const AttentionTile& tile, size_t page, const uint8_t* values, 
 
 // ---- Parts ----
 
+// The halves of a part's pages in the order of their use, keys first and then values; behind them
+// the keys of the next part, whoever computes it.
+template <class V, KvKind kKind>
+struct PartHalves {
+  using Elements = KvElements<V, kKind>;
+  const AttentionJob& job;
+  const AttentionTile& tile;
+  const size_t page_count = tile.page_end - tile.page_begin;
+  const size_t codes_bytes = kAttentionPage * job.head_dim * Elements::kBytes;
+  const size_t half_bytes = codes_bytes + Elements::ScalesBytes(job.head_dim);
+
+  const uint8_t* At(size_t half) const {
+    const bool is_values = half >= page_count && half < 2 * page_count;
+    const size_t page = tile.page_begin + half - (half >= page_count ? page_count : 0);
+    return reinterpret_cast<const uint8_t*>(job.pages[Lesser<V>(page, tile.page_total - 1)]) +
+           job.page_offset + (is_values ? half_bytes : 0);
+  }
+  // `position`: of the first byte, codes alone being counted.
+  AttentionAhead Ahead(size_t position) const {
+    const size_t half = position / codes_bytes;
+    const size_t offset = position % codes_bytes;
+    const size_t first = codes_bytes - offset;
+    return {{reinterpret_cast<uintptr_t>(At(half)) + offset,
+             reinterpret_cast<uintptr_t>(At(half + 1)) - first},
+            first};
+  }
+  // Bytes of each half that are left for the time between the sweeps: a line for each vector of
+  // weights, and not more than one half in all. int8 waits for its arithmetic, not for memory.
+  size_t LeftBytes() const {
+    if constexpr (Elements::kScaled || !V::kFetchesBetween) return 0;
+    constexpr size_t kHalvesMax = 2 * kAttentionPart / kAttentionPage;
+    return Lesser<V>(tile.query_count, codes_bytes / 64 / kHalvesMax) * 64;
+  }
+  void FetchScales(size_t half) const {
+    if constexpr (Elements::kScaled) Fetch<V>(At(half) + codes_bytes, half_bytes - codes_bytes);
+  }
+};
+
 template <class V, KvKind kKind>
 void AttendPart(const AttentionJob& job, size_t part_begin, AttentionTile* tile) {
   alignas(64) AttentionWeights weights;
-  using Elements = KvElements<V, kKind>;
-  const size_t codes_bytes = kAttentionPage * job.head_dim * Elements::kBytes;
-  const size_t keys_bytes = codes_bytes + Elements::ScalesBytes(job.head_dim);
-  const auto page_at = [&](size_t page) {
-    return reinterpret_cast<const uint8_t*>(job.pages[page]) + job.page_offset;
-  };
+  const PartHalves<V, kKind> halves = {job, *tile};
+  const size_t page_count = halves.page_count;
+  const size_t left_bytes = halves.LeftBytes();
+  size_t ahead = halves.codes_bytes;
   for (size_t q = 0; q < tile->query_count; ++q) {
     for (size_t i = 0; i < job.head_dim; ++i) tile->out[q][i] = 0;
   }
-  for (size_t page = tile->page_begin; page < tile->page_end; ++page) {
-    const uint8_t* keys = page_at(page);
-    const uint8_t* next =
-        page + 1 < tile->page_end ? page_at(page + 1) : page_at(tile->page_begin) + keys_bytes;
-    Fetch<V>(next + codes_bytes, Elements::ScalesBytes(job.head_dim));
+  for (size_t i = 0; i < page_count; ++i) {
+    const size_t page = tile->page_begin + i;
+    halves.FetchScales(i + 1);
     auto* const scores =
         reinterpret_cast<float(*)[kAttentionPart]>(&weights[0][page * kAttentionPage - part_begin]);
-    ScoreTilePage<V, kKind>(*tile, keys, next, job.head_dim, job.scale, scores);
+    ScoreTilePage<V, kKind>(*tile, halves.At(i), halves.Ahead(ahead), job.head_dim, job.scale,
+                            scores);
     HideKeys<V>(*tile, page, scores);
+    ahead += halves.codes_bytes - left_bytes;
   }
   WeighKeys<V>(tile, tile->page_begin * kAttentionPage - part_begin,
-               tile->page_end * kAttentionPage - part_begin, weights);
-  for (size_t page = tile->page_begin; page < tile->page_end; ++page) {
-    const uint8_t* values = page_at(page) + keys_bytes;
-    // Behind the part lie the keys of the next one, whoever computes it.
-    const uint8_t* next = values;
-    if (page + 1 < tile->page_total) next = page_at(page + 1);
-    if (page + 1 < tile->page_end) next += keys_bytes;
-    Fetch<V>(next + codes_bytes, Elements::ScalesBytes(job.head_dim));
+               tile->page_end * kAttentionPage - part_begin, halves.Ahead(ahead),
+               2 * page_count * left_bytes, weights);
+  ahead += 2 * page_count * left_bytes;
+  for (size_t i = 0; i < page_count; ++i) {
+    const size_t page = tile->page_begin + i;
+    const size_t half = page_count + i;
+    halves.FetchScales(half + 1);
     const auto* const rows = reinterpret_cast<const float(*)[kAttentionPart]>(
         &weights[0][page * kAttentionPage - part_begin]);
-    AddTilePage<V, kKind>(*tile, page, values, next, job.head_dim, rows);
+    AddTilePage<V, kKind>(*tile, page, halves.At(half), halves.Ahead(ahead), job.head_dim, rows);
+    ahead += halves.codes_bytes - left_bytes;
   }
 }
 

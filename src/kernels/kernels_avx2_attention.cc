@@ -55,7 +55,8 @@ struct Avx2 {
   static __m256 Fma(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
   static __m256 Mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
 
-  static void Prefetch(const uint8_t* at) {
+  static constexpr bool kFetchesBetween = false;
+  [[gnu::always_inline]] static void Prefetch(const uint8_t* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
   }
   static Pair Fma(Pair a, Pair b, Pair c) {

@@ -40,7 +40,8 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static void Store(float* at, __m512 x) { _mm512_storeu_ps(at, x); }
-  static void Prefetch(const uint8_t* at) {
+  static constexpr bool kFetchesBetween = true;
+  [[gnu::always_inline]] static void Prefetch(const uint8_t* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
   }
   static __m512 Fma(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }

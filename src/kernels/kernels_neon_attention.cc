@@ -67,7 +67,8 @@ struct Neon {
   static float32x4_t Fma(float32x4_t a, float32x4_t b, float32x4_t c) { return FmaFour(a, b, c); }
   static float32x4_t Mul(float32x4_t a, float32x4_t b) { return MulFour(a, b); }
 
-  static void Prefetch(const uint8_t* at) { __builtin_prefetch(at); }
+  static constexpr bool kFetchesBetween = false;
+  [[gnu::always_inline]] static void Prefetch(const uint8_t* at) { __builtin_prefetch(at); }
 
   static float32x4_t FmaFour(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
