@@ -72,8 +72,10 @@ class Chat {
   }
 
   Status Loop() {
-    // A queue that is broken fails the next request, by name.
-    LineReader reader(console_, [this] { return engine_.ReadWhileIdle().value_or(false); });
+    // A queue that is broken fails the next request, by name; one that failed in a step is in the
+    // engine still.
+    LineReader reader(console_,
+                      [this] { return engine_.idle() && engine_.ReadWhileIdle().value_or(false); });
     std::string line;
     for (;;) {
       const LineReader::Outcome outcome = reader.Read("> ", &line);

@@ -10,6 +10,7 @@ namespace smoe::cli {
 Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console& console,
                         StatusMode status_mode, const std::function<Status(uint32_t)>& on_token) {
   Answer answer;
+  Status delivered = Ok();
   Stopwatch stopwatch;
   StatusLine status(engine, request.prompt.size(), status_mode, console);
   request.is_cancelled = InterruptGuard::Requested;
@@ -25,15 +26,15 @@ Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console
           stopwatch = Stopwatch();  // from here on the answer's
         }
         answer.tokens.push_back(*event.token);
-        if (Status delivered = on_token(*event.token); !delivered) {
-          engine.Cancel(id);
-          return Unexpected(std::move(delivered.error()));
-        }
+        // What is cancelled ends with the next step: not before is the engine free for others.
+        if (delivered) delivered = on_token(*event.token);
+        if (!delivered) engine.Cancel(id);
       }
       if (event.error) return Unexpected(*event.error);
       if (event.finished) answer.reason = *event.finished;
     }
   }
+  SMOE_TRY(std::move(delivered));
   answer.decode_seconds = answer.tokens.empty() ? 0 : stopwatch.seconds();
   return answer;
 }

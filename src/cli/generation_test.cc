@@ -1,0 +1,50 @@
+#include "cli/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/model_options.h"
+
+namespace smoe::cli {
+namespace {
+
+engine::Request RequestOf(const std::vector<uint32_t>& prompt) {
+  engine::Request request;
+  request.prompt = prompt;
+  request.token_count_max = 4;
+  request.sampling.temperature = 0;
+  return request;
+}
+
+TEST(Generate, AnAnswerThatCannotBeDeliveredLeavesTheEngineToTheNext) {
+  ModelOptions options;
+  options.model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
+  options.context_tokens = 512;
+  auto files = OpenFiles(options);
+  ASSERT_TRUE(files) << files.error().message();
+  const auto engine = OpenEngine(std::move(*files), options, 1, false);
+  ASSERT_TRUE(engine) << engine.error().message();
+  Console console{stdin, stdout, stderr};
+  const auto generate = [&](const std::function<Status(uint32_t)>& on_token) {
+    return Generate(**engine, RequestOf({5, 6, 7}), console, StatusMode::kOff, on_token);
+  };
+  size_t call_count = 0;
+  const auto refused = generate([&](uint32_t) -> Status {
+    ++call_count;
+    return Io("the reader is gone");
+  });
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(), "the reader is gone");
+  EXPECT_EQ(call_count, 1u);
+  EXPECT_TRUE((*engine)->idle());
+  const auto answer = generate([](uint32_t) { return Ok(); });
+  ASSERT_TRUE(answer) << answer.error().message();
+  EXPECT_EQ(answer->tokens.size(), 4u);
+}
+
+}  // namespace
+}  // namespace smoe::cli
