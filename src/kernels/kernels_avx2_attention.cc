@@ -126,7 +126,8 @@ void ToF16Avx2(const float* x, size_t count, uint16_t* out) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), bits);
   }
   for (; i < count; ++i) {
-    out[i] = static_cast<uint16_t>(_cvtss_sh(x[i], _MM_FROUND_TO_NEAREST_INT));
+    const __m128i bits = _mm_cvtps_ph(_mm_set_ss(x[i]), _MM_FROUND_TO_NEAREST_INT);
+    out[i] = static_cast<uint16_t>(_mm_extract_epi16(bits, 0));
   }
 }
 
