@@ -1,7 +1,8 @@
 // kernels/int8_tiles.h: how a kernel walks an int8 matrix, for any instruction set of x86.
 //
-// Text, not machine code: kernels_avx2_s8.cc and kernels_avx512_s8.cc each compile it for
-// themselves, in an unnamed namespace. tensor/weights.h says how the tiles lie.
+// Text, not machine code: the files of the tables each compile it for themselves, in an unnamed
+// namespace (kernels_avx512_s8.cc, and by int8_panels_256.h the two for 256-bit registers).
+// tensor/weights.h says how the tiles lie.
 #pragma once
 
 #include "kernels/internal.h"

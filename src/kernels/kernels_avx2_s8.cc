@@ -15,42 +15,16 @@
 #endif
 #include <immintrin.h>
 
-#include "kernels/int8_tiles.h"
+#include "kernels/int8_panels_256.h"
 
 namespace smoe::kernels {
 
 namespace {
 
-constexpr size_t kHalves = 2;  // registers of eight rows
-
-size_t Min(size_t a, size_t b) { return a < b ? a : b; }
-
-// An empty instruction that changes the sum as far as g++ 12 knows: without it the compiler copies
-// every sum in each step of the loop.
-void KeepInRegister(__m256i* sum) { asm("" : "+x"(*sum)); }
-
-__m256i Load256(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
-__m256 LoadScales(const uint8_t* at, size_t half) {
-  return _mm256_castsi256_ps(Load256(at + half * (kScaleBytes / kHalves)));
-}
 int32_t Load32(const void* at) {
   int32_t word;
   __builtin_memcpy(&word, at, sizeof(word));
   return word;
-}
-
-// Sums of a block's rows to those that the range has.
-void StoreRows(const MatMulRange& y, size_t block, size_t token, const float* sums) {
-  const size_t first = block * kRows;
-  const size_t begin = first < y.row_begin ? y.row_begin - first : 0;
-  const size_t end = Min(y.row_end - first, kRows);
-  float* out = y.out + token * y.out_stride + first;
-  if (end - begin < kRows) {
-    for (size_t row = begin; row < end; ++row) out[row] = sums[row];
-    return;
-  }
-  _mm256_storeu_ps(out, _mm256_load_ps(sums));
-  _mm256_storeu_ps(out + 8, _mm256_load_ps(sums + 8));
 }
 
 // ---- Few tokens ----
@@ -93,7 +67,7 @@ void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatM
     place.ToNextGroup();
   }
   for (size_t t = 0; t < kTokens; ++t) {
-    alignas(32) float rows[kRows];
+    alignas(32) Sums rows;
     _mm256_store_ps(rows, sums[t][0]);
     _mm256_store_ps(rows + 8, sums[t][1]);
     StoreRows(y, block, token + t, rows);
@@ -102,8 +76,6 @@ void MultiplyFew(const PlainWeights& weights, const QuantisedRows& x, const MatM
 
 // ---- Many tokens ----
 
-constexpr size_t kPanelBlocks = 2;  // that use widened activations before they are overwritten
-constexpr size_t kTokenBatch = 64;
 constexpr size_t kTokensTogether = 4;  // eight sums in registers
 constexpr size_t kPairs = 2 * kTiles;  // of columns in a group
 
@@ -115,42 +87,30 @@ __m256i WidenOdd(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
 struct Batch {
   alignas(32) int32_t pairs[kTokenBatch][kPairs];  // the even ones of each tile, then the odd ones
   float scales[kTokenBatch];
-};
 
-void LoadBatch(const QuantisedRows& x, size_t token, size_t count, size_t group, Batch* batch) {
-  const size_t groups = x.col_stride / kGroupCols;
-  for (size_t t = 0; t < count; ++t) {
-    const int8_t* at = x.codes + (token + t) * x.col_stride + group * kGroupCols;
-    // Rows of activations are far apart; the processor does not guess the next group's line.
-    _mm_prefetch(reinterpret_cast<const char*>(at + kGroupCols), _MM_HINT_T0);
-    for (size_t half = 0; half < kHalves; ++half) {
-      const __m256i codes = Load256(at + half * sizeof(__m256i));
-      auto* to = reinterpret_cast<__m256i*>(batch->pairs[t]) + half;
-      _mm256_store_si256(to, WidenEven(codes));
-      _mm256_store_si256(to + kHalves, WidenOdd(codes));
-    }
-    batch->scales[t] = x.scales[(token + t) * groups + group];
+  void Set(size_t t, size_t half, __m256i codes) {
+    auto* to = reinterpret_cast<__m256i*>(pairs[t]) + half;
+    _mm256_store_si256(to, WidenEven(codes));
+    _mm256_store_si256(to + kHalves, WidenOdd(codes));
   }
-}
+};
 
 // One group of a block of rows.
 struct Widened {
   __m256i pairs[kPairs][kHalves];  // in the order of Batch
   __m256 scales[kHalves];
-};
 
-void Widen(const Place& place, Widened* out) {
-  for (size_t i = 0; i < kTiles; ++i) {
-    for (size_t half = 0; half < kHalves; ++half) {
-      const __m256i tile = Load256(place.codes + i * kTileBytes + half * sizeof(__m256i));
-      out->pairs[i][half] = WidenEven(tile);
-      out->pairs[kTiles + i][half] = WidenOdd(tile);
+  explicit Widened(const Place& place) {
+    for (size_t i = 0; i < kTiles; ++i) {
+      for (size_t half = 0; half < kHalves; ++half) {
+        const __m256i tile = Load256(place.codes + i * kTileBytes + half * sizeof(__m256i));
+        pairs[i][half] = WidenEven(tile);
+        pairs[kTiles + i][half] = WidenOdd(tile);
+      }
     }
+    for (size_t half = 0; half < kHalves; ++half) scales[half] = LoadScales(place.scales, half);
   }
-  for (size_t half = 0; half < kHalves; ++half) out->scales[half] = LoadScales(place.scales, half);
-}
-
-using Sums = float[kRows];  // of one token
+};
 
 template <size_t kTokens>
 void AddTokens(const Widened& weights, const Batch& batch, size_t token, Sums* sums) {
@@ -185,47 +145,16 @@ void AddBatch(const Widened& weights, const Batch& batch, size_t count, Sums* su
   if (count - t == 1) AddTokens<1>(weights, batch, t, sums);
 }
 
-// `blocks` blocks of rows from `block` on for all tokens: while the weights are near, every batch
-// uses them.
-void MultiplyPanel(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y,
-                   size_t block, size_t blocks) {
-  const size_t groups = x.col_stride / kGroupCols;
-  alignas(32) Sums sums[kPanelBlocks][kTokenBatch];
-  Batch batch;
-  Widened widened;
-  for (size_t token = 0; token < x.token_count; token += kTokenBatch) {
-    const size_t count = Min(kTokenBatch, x.token_count - token);
-    Place places[kPanelBlocks] = {Place(weights, block), Place(weights, block + blocks - 1)};
-    __builtin_memset(sums, 0, sizeof(sums));
-    for (size_t group = 0; group < groups; ++group) {
-      LoadBatch(x, token, count, group, &batch);
-      for (size_t b = 0; b < blocks; ++b) {
-        PrefetchAhead(places[b]);
-        Widen(places[b], &widened);
-        AddBatch(widened, batch, count, sums[b]);
-        places[b].ToNextGroup();
-      }
-    }
-    for (size_t b = 0; b < blocks; ++b) {
-      for (size_t t = 0; t < count; ++t) StoreRows(y, block + b, token + t, sums[b][t]);
-    }
-  }
-}
-
 }  // namespace
 
 void MatMulInt8TilesAvx2(const PlainWeights& weights, const QuantisedRows& x,
                          const MatMulRange& y) {
   if (y.row_begin >= y.row_end) return;
-  const size_t block_end = (y.row_end + kRows - 1) / kRows;
-  size_t block = y.row_begin / kRows;
   if (x.token_count >= kTilesManyTokensMin) {
-    for (; block < block_end; block += kPanelBlocks) {
-      MultiplyPanel(weights, x, y, block, Min(kPanelBlocks, block_end - block));
-    }
-    return;
+    return MultiplyPanels<Widened, Batch>(weights, x, y);
   }
-  for (; block < block_end; ++block) {
+  const size_t block_end = (y.row_end + kRows - 1) / kRows;
+  for (size_t block = y.row_begin / kRows; block < block_end; ++block) {
     if (x.token_count == 1) MultiplyFew<1>(weights, x, y, 0, block);
     if (x.token_count == 2) MultiplyFew<2>(weights, x, y, 0, block);
     if (x.token_count == 3) MultiplyFew<3>(weights, x, y, 0, block);
