@@ -2,8 +2,9 @@
 //
 // int8_rows_256.h, int8_batch_256.h, int8_panels_256.h and int8_nvfp4_256.h are the text of the
 // integer kernels of the tables avx2 and avxvnni, not their machine code: each file that includes
-// one compiles it for itself, in an unnamed namespace. __AVXVNNI__ says whether vpdpbusd is there, which adds products
-// of four bytes to 32-bit lanes; without it, vpmaddubsw makes 16-bit sums of two.
+// one compiles it for itself, in an unnamed namespace. __AVXVNNI__ says whether vpdpbusd is there,
+// which adds products of four bytes to 32-bit lanes; without it, vpmaddubsw makes 16-bit sums of
+// two.
 #pragma once
 
 #include "kernels/avx2.h"
