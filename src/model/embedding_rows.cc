@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "checkpoint/trunk_format.h"
 #include "model/trunk.h"
+#include "model/trunk_plan.h"
 #include "tensor/finite.h"
 #include "tensor/quantise.h"
 #include "tensor/quantise_int8.h"
@@ -21,24 +22,6 @@ using tensor::WeightFormat;
 namespace {
 
 constexpr uint32_t kNoToken = UINT32_MAX;
-
-struct CodeBytes {
-  uint64_t codes = 0;
-  uint64_t scales = 0;
-};
-
-// Of one row. What is kept as the file has it needs none.
-CodeBytes CodeBytesOf(WeightFormat format, uint32_t cols) {
-  if (format == WeightFormat::kInt8) {
-    return {tensor::Int8CodeBytes(1, cols).value_or(0),
-            tensor::Int8ScaleBytes(1, cols).value_or(0)};
-  }
-  if (format == WeightFormat::kSmoeQ4) {
-    return {tensor::PackedBytes(cols, tensor::SmoeBits::kQ4),
-            tensor::ScaleBytes(cols, checkpoint::kQ4Group)};
-  }
-  return {format == WeightFormat::kBF16 ? cols * sizeof(uint16_t) : 0, 0};
-}
 
 bool IsSameFile(const io::File& a, const io::File& b) {
   struct stat of_a = {};
@@ -69,9 +52,13 @@ EmbeddingRows::EmbeddingRows(Place place, io::File file, AlignedBuffer memory)
       file_(std::move(file)),
       memory_(std::move(memory)),
       kept_tokens_(kEmbeddingRowsKept, kNoToken),
-      stored_(row_bytes()),
-      codes_(CodeBytesOf(place_.format, place_.cols).codes),
-      scales_(CodeBytesOf(place_.format, place_.cols).scales) {}
+      stored_(row_bytes()) {
+  // The plan has counted all rows.
+  const std::optional<PieceBytes> bytes = BytesOf(place_.format, 1, place_.cols);
+  SMOE_CHECK(bytes.has_value());
+  codes_.resize(bytes->elements);
+  scales_.resize(bytes->scales);
+}
 
 std::span<float> EmbeddingRows::Kept(uint32_t token) {
   const size_t first = size_t{token % kEmbeddingRowsKept} * place_.cols;
@@ -125,33 +112,27 @@ Status EmbeddingRows::Load(uint32_t token) {
 
 // There and back: what the format keeps of the row.
 Status EmbeddingRows::Convert(std::span<float> row) {
+  // f32 holds every float of a file.
   if (checkpoint::FormatOf(place_.dtype) == place_.format) return Ok();
-  switch (place_.format) {
-    case WeightFormat::kInt8: {
-      const tensor::Int8Target target{1, place_.cols, codes_, scales_};
-      SMOE_TRY(tensor::QuantiseInt8(target, 0, 1, row));
-      tensor::DequantiseInt8Row(tensor::Int8View(target), 0, row);
-      return Ok();
-    }
-    case WeightFormat::kSmoeQ4:
-      SMOE_TRY(tensor::QuantiseSmoe(row, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
-                                    tensor::Quantiser::kMse, codes_, scales_));
-      tensor::DequantiseSmoe(codes_, scales_, tensor::SmoeBits::kQ4, checkpoint::kQ4Group, row);
-      return Ok();
-    case WeightFormat::kBF16:
-      return RoundToBf16(row);
-    default:
-      return Ok();  // f32, which holds every float of a file
-  }
+  if (place_.format == WeightFormat::kF32) return Ok();
+  SMOE_TRY(Quantise(row));
+  DecodeRow(MatrixView(place_.format, 1, place_.cols, codes_, scales_), 0, row);
+  return Ok();
 }
 
-Status EmbeddingRows::RoundToBf16(std::span<float> row) {
-  tensor::RoundToBf16(row, codes_);
-  if (const auto bad = tensor::FindNonFinite(tensor::DType::kBF16, codes_)) {
-    return Unsupported("element {} is {}, beyond what bf16 holds", *bad, row[*bad]);
+Status EmbeddingRows::Quantise(std::span<const float> row) {
+  if (place_.format == WeightFormat::kInt8) {
+    SMOE_TRY(tensor::QuantiseInt8({1, place_.cols, codes_, scales_}, 0, 1, row));
+    return Ok();
   }
-  tensor::ToF32({tensor::DType::kBF16, {place_.cols}, codes_}, 0, row);
-  return Ok();
+  if (place_.format == WeightFormat::kSmoeQ4) {
+    return tensor::QuantiseSmoe(row, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
+                                tensor::Quantiser::kMse, codes_, scales_);
+  }
+  tensor::RoundToBf16(row, codes_);
+  const auto bad = tensor::FindNonFinite(tensor::DType::kBF16, codes_);
+  if (!bad) return Ok();
+  return Unsupported("element {} is {}, beyond what bf16 holds", *bad, row[*bad]);
 }
 
 }  // namespace smoe::model

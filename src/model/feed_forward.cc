@@ -119,15 +119,7 @@ void AddShared(const Forward& forward, const LayerWeights& layer) {
 
 }  // namespace
 
-void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
-  const Timed timed(forward.profile.of(Phase::kRouter));
-  GuessExperts(forward, layer, layer_index, GuessKind::kAll);
-  forward.backend.Foresee(layer_index, forward.scratch.likely_ids, forward.row_count());
-}
-
-void ForeseeNext(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
-  const bool is_worth_it = layer.is_sparse && forward.row_count() <= experts::kGuessRowsMax;
-  if (!is_worth_it || !forward.backend.WantsLikely(forward.row_count())) return;
+void ForeseeExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index) {
   const Timed timed(forward.profile.of(Phase::kRouter));
   GuessExperts(forward, layer, layer_index, GuessKind::kAll);
   forward.backend.Foresee(layer_index, forward.scratch.likely_ids, forward.row_count());

@@ -80,13 +80,10 @@ void RunAttention(const Forward& forward, const LayerWeights& layer, uint32_t la
 // out = down(silu(gate x) * (up x)) of the normed rows, [rows][hidden_size].
 void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, float* out);
 
-// Guesses for the backend what the first layer with experts will want, from the embeddings: the
-// drive need not wait for the attention of that layer, nor for dense layers before it. `layer`:
-// that one.
-void ForeseeFirst(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
-
-// The same of the layer that comes next, behind the one before it, in steps of few rows.
-void ForeseeNext(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
+// Guesses for the backend what a layer that comes will want, from the residual stream as it is: of
+// the first layer with experts from the embeddings, so that the drive need not wait for attention,
+// nor for dense layers before it; of the others behind the layer before.
+void ForeseeExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
 
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
 // `next`: the layer behind, or nullptr; what its router may want is guessed for the backend.

@@ -238,7 +238,11 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   }
   AddBranch(forward);
   CheckHidden(forward, layer_index);
-  if (next != nullptr) ForeseeNext(forward, *next, layer_index + 1);
+  const size_t row_count = forward.row_count();
+  if (next != nullptr && next->is_sparse && row_count <= experts::kGuessRowsMax &&
+      backend_.WantsLikely(row_count)) {
+    ForeseeExperts(forward, *next, layer_index + 1);
+  }
   return Ok();
 }
 
@@ -287,7 +291,7 @@ Result<StepResult> ModelImpl::Step(std::span<const SequenceRows> sequences, Step
   if (want_hidden) taps->hidden_embed.assign(scratch_.hidden, scratch_.hidden + hidden_count);
   const auto first = std::ranges::find_if(trunk_->layers, &LayerWeights::is_sparse);
   if (first != trunk_->layers.end() && backend_.WantsFirst(forward.row_count())) {
-    ForeseeFirst(forward, *first, static_cast<uint32_t>(first - trunk_->layers.begin()));
+    ForeseeExperts(forward, *first, static_cast<uint32_t>(first - trunk_->layers.begin()));
   }
   for (uint32_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     SMOE_TRY(RunLayer(forward, layer, want_router ? &taps->layers[layer] : nullptr));

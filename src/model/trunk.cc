@@ -36,15 +36,9 @@ DType DTypeOf(WeightFormat format) {
 }
 
 tensor::WeightView ViewOf(const TrunkPiece& piece, const AlignedBuffer& memory) {
-  tensor::WeightView view;
-  view.format = piece.format;
-  view.rows = static_cast<uint32_t>(piece.rows);
-  view.cols = static_cast<uint32_t>(piece.cols);
-  view.data = memory.bytes().subspan(piece.offset, piece.bytes);
-  view.scales = memory.bytes().subspan(piece.scales_offset, piece.scale_bytes);
-  if (piece.format == WeightFormat::kSmoeQ4) view.group_size = checkpoint::kQ4Group;
-  if (piece.format == WeightFormat::kInt8) view.group_size = tensor::kInt8Group;
-  return view;
+  return MatrixView(piece.format, piece.rows, piece.cols,
+                    memory.bytes().subspan(piece.offset, piece.bytes),
+                    memory.bytes().subspan(piece.scales_offset, piece.scale_bytes));
 }
 
 // Memory that a job works in; kept for the next one.
@@ -359,6 +353,19 @@ std::string TrunkReport::Text() const {
     if (is_left) text += " (on the drive)";
   }
   return text;
+}
+
+tensor::WeightView MatrixView(WeightFormat format, uint64_t rows, uint64_t cols, Bytes data,
+                              Bytes scales) {
+  tensor::WeightView view;
+  view.format = format;
+  view.rows = static_cast<uint32_t>(rows);
+  view.cols = static_cast<uint32_t>(cols);
+  view.data = data;
+  view.scales = scales;
+  if (format == WeightFormat::kSmoeQ4) view.group_size = checkpoint::kQ4Group;
+  if (format == WeightFormat::kInt8) view.group_size = tensor::kInt8Group;
+  return view;
 }
 
 void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> out) {

@@ -40,11 +40,8 @@ bool IsHead(std::string_view name) {
 // same numbers in f32, and half of the bytes.
 enum class Keep : uint8_t { kByPart, kExact };
 
-// Codes and scales of a matrix in memory. nullopt: more than 64 bits say.
-struct PieceBytes {
-  uint64_t elements = 0;
-  uint64_t scales = 0;
-};
+}  // namespace
+
 std::optional<PieceBytes> BytesOf(WeightFormat format, uint64_t rows, uint64_t cols) {
   if (format == WeightFormat::kInt8) {
     const auto codes = tensor::Int8CodeBytes(rows, cols);
@@ -62,6 +59,8 @@ std::optional<PieceBytes> BytesOf(WeightFormat format, uint64_t rows, uint64_t c
   if (!bytes) return std::nullopt;
   return PieceBytes{*bytes, 0};
 }
+
+namespace {
 
 class TrunkPlanner {
  public:

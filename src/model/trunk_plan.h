@@ -14,6 +14,13 @@
 
 namespace smoe::model {
 
+// Elements or codes, and scales, of a matrix in memory. nullopt: more than 64 bits say.
+struct PieceBytes {
+  uint64_t elements = 0;
+  uint64_t scales = 0;
+};
+std::optional<PieceBytes> BytesOf(tensor::WeightFormat format, uint64_t rows, uint64_t cols);
+
 // One matrix or vector.
 struct TrunkPiece {
   std::string name;                 // of the tensor with its elements or codes
