@@ -95,9 +95,12 @@ Result<Plan> MakePlan(const StoredModel& model, const std::string& out_path,
   return plan;
 }
 
-Status CheckFreeSpace(const std::string& out_path, const Plan& plan, bool takes_over) {
+Status CheckFreeSpace(const std::string& out_path, const Plan& plan,
+                      const ConvertOptions& options) {
   uint64_t needed = plan.out_bytes;
-  if (takes_over) needed -= std::min(needed, plan.target->partial_bytes());
+  if (options.resume || options.force) {
+    needed -= std::min(needed, plan.target->partial_bytes(options.force));
+  }
   SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(out_path));
   if (free >= needed) return Ok();
   return Exhausted("{}: needs {} bytes ({} experts and a trunk of {}), the drive has {} free",
@@ -113,7 +116,10 @@ Status CheckPlace(const StoredModel& model, const StoreTarget& target, bool aske
   const bool is_finished = !fs::is_directory(out_path, ignored) ||
                            fs::exists(fs::path(out_path) / store::records::kManifestName, ignored);
   if (!place && asked_resume && !options.resume && !is_finished) {
-    return NoJournal(target.journal_path(), out_path);
+    return NoJournal(target.journal_path(options.force), out_path);
+  }
+  if (!place && asked_resume && !options.force && !options.dry_run) {
+    RemoveFinishedJournal(target.final_path(), target.journal_path(false));
   }
   return place;
 }
@@ -229,7 +235,7 @@ Json OriginOf(const StoredModel& model, const ConvertOptions& options,
 Status WriteAll(const StoredModel& model, const Plan& plan, const ConvertOptions& options,
                 Progress& progress, ConvertReport* report) {
   StoreTarget& target = *plan.target;
-  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(target.journal_path(), plan.identity,
+  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(target.journal_path(options.force), plan.identity,
                                               plan.experts.size(), options.resume));
   Conversion conversion(model, plan, options, ledger, progress);
   SMOE_TRY(conversion.Restore());
@@ -303,10 +309,11 @@ Result<ConvertReport> Convert(const std::string& model_path, const std::string& 
   SMOE_TRY_ASSIGN(const Plan plan, MakePlan(model, out_path, options));
   // Without a journal there is nothing that could be taken over.
   std::error_code ignored;
-  options.resume = options.resume && fs::exists(plan.target->journal_path(), ignored);
+  const std::string journal_path = plan.target->journal_path(options.force);
+  options.resume = options.resume && fs::exists(journal_path, ignored);
   ConvertReport report = StartReport(model, plan, out_path);
   SMOE_TRY(CheckPlace(model, *plan.target, asked.resume, options, out_path));
-  SMOE_TRY(CheckFreeSpace(out_path, plan, options.resume || options.force));
+  SMOE_TRY(CheckFreeSpace(out_path, plan, options));
   if (options.dry_run) return report;
 
   SMOE_TRY(plan.target->Open(options.resume, options.force));
@@ -314,10 +321,10 @@ Result<ConvertReport> Convert(const std::string& model_path, const std::string& 
   Status written = WriteAll(model, plan, options, progress, &report);
   if (!written) {
     return GiveUp(
-        out_path, plan.target->journal_path(), options.resume, [&] { plan.target->KeepPartial(); },
-        std::move(written));
+        {out_path, journal_path, options.resume, options.force},
+        [&] { plan.target->KeepPartial(); }, std::move(written));
   }
-  fs::remove(plan.target->journal_path(), ignored);
+  fs::remove(plan.target->journal_path(false), ignored);
   report.seconds = stopwatch.seconds();
   if (options.original.empty()) return report;
   Status measured = MeasureOriginal(model, original, options, progress, &report);

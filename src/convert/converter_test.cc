@@ -309,6 +309,52 @@ TEST(Converter, AKilledConversionResumesToTheSameBytes) {
   }
 }
 
+// The same where OUT is there already, of another group size or quantiser.
+TEST(Converter, AKilledReplacementLeavesTheOlderStoreAndIsGoneOnWith) {
+  const TestFolder folder;
+  const std::string source = MakeVault(folder);
+  for (const StoreKind to : {StoreKind::kVault, StoreKind::kRecords}) {
+    const bool is_vault = to == StoreKind::kVault;
+    ConvertOptions options = ToVault(32);
+    options.to = to;
+    options.threads = 1;
+    const std::string out = folder.Path(is_vault ? "out.smoe" : "out");
+    const std::string last = is_vault ? out : out + "/manifest.json";
+    const std::string work = is_vault ? out : out + ".partial";
+    ASSERT_TRUE(ConvertQuietly(source, out, options));
+    const std::string before = ReadText(last);
+    options.group_size = 128;
+    options.record_quantiser = tensor::Nvfp4Quantiser::kAmax;
+    options.force = true;
+    const int status = InChild([&] {
+      int steps = 0;
+      CallbackProgress progress([&] {
+        if (++steps == 80) ::_exit(7);
+      });
+      return Convert(source, out, options, progress) ? 0 : 1;
+    });
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    EXPECT_EQ(ReadText(last), before);
+    ExpectSound(out);
+    options.resume = true;
+    const auto report = ConvertQuietly(source, out, options);
+    ASSERT_TRUE(report) << report.error().message();
+    EXPECT_GT(report->resumed_expert_count, 5u);
+    EXPECT_NE(ReadText(last), before);
+    ExpectSound(out);
+    for (const char* left : {".partial", ".journal", "/convert.journal"}) {
+      EXPECT_FALSE(fs::exists(out + left)) << left;
+    }
+    // Killed after the last rename: the journal is of nothing.
+    const std::string journal = is_vault ? out + ".journal" : out + "/convert.journal";
+    WriteText(journal, "{}\n");
+    options.force = false;
+    EXPECT_FALSE(ConvertQuietly(source, out, options));
+    EXPECT_FALSE(fs::exists(journal));
+    EXPECT_FALSE(fs::exists(work + ".partial"));
+  }
+}
+
 TEST(Converter, ADryRunWritesNothing) {
   const TestFolder folder;
   const std::string source = MakeVault(folder);

@@ -1,4 +1,4 @@
-// convert/give_up.h: what a conversion that failed leaves behind.
+// convert/give_up.h: what a conversion that failed or was killed leaves behind.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,22 @@ namespace smoe::convert {
 // What is done stays where a later run can do better: after freeing space, or on a drive that is
 // back. A source that cannot be converted leaves nothing, its journal included.
 //
-// `is_resume`: the run took over what an earlier one had done, which stays in any case.
+struct GivenUp {
+  std::string out_path;
+  std::string journal_path;
+  bool is_resume =
+      false;              // the run took over what an earlier one had done, which stays in any case
+  bool is_force = false;  // and so has the run that goes on to be
+};
+
 // `keep_partial`: called where the output stays.
 // Returns `status`, which must be a failure, with "writing OUT" and, where it is so, that --resume
 // goes on.
-Unexpected GiveUp(const std::string& out_path, const std::string& journal_path, bool is_resume,
-                  const std::function<void()>& keep_partial, Status&& status);
+Unexpected GiveUp(const GivenUp& run, const std::function<void()>& keep_partial, Status&& status);
+
+// A kill between the last rename and the end leaves a finished output, whose last file is
+// `final_path`, and its journal: nothing is left to resume, and the journal goes. False if it was
+// not so.
+bool RemoveFinishedJournal(const std::string& final_path, const std::string& journal_path);
 
 }  // namespace smoe::convert

@@ -17,13 +17,13 @@ struct Left {
   bool is_journal_there = false;
 };
 
-Left GiveUpWith(bool is_resume, Status&& status) {
+Left GiveUpWith(bool is_resume, Status&& status, bool is_force = false) {
   const TestFolder folder;
   const std::string journal = folder.Path("out.journal");
   WriteText(journal, "x");
   bool is_kept = false;
   const Unexpected given = GiveUp(
-      "out", journal, is_resume, [&] { is_kept = true; }, std::move(status));
+      {"out", journal, is_resume, is_force}, [&] { is_kept = true; }, std::move(status));
   return {given.value().message(), given.value().code(), is_kept, std::filesystem::exists(journal)};
 }
 
@@ -36,6 +36,26 @@ TEST(GiveUp, AFullDriveAndAFailingOneLeaveWhatAResumeTakes) {
     EXPECT_TRUE(left.is_partial_kept);
     EXPECT_TRUE(left.is_journal_there);
   }
+}
+
+TEST(GiveUp, WhatReplacesAnotherGoesOnByBothOptions) {
+  const Left left = GiveUpWith(false, Exhausted("no space"), true);
+  EXPECT_EQ(left.message, "writing out: no space; --force --resume goes on from here");
+}
+
+TEST(RemoveFinishedJournal, TakesAJournalOnlyWhereNothingIsUnfinished) {
+  const TestFolder folder;
+  const std::string out = folder.Path("out");
+  const std::string journal = folder.Path("out.journal");
+  WriteText(journal, "x");
+  EXPECT_FALSE(RemoveFinishedJournal(out, journal));
+  WriteText(out, "x");
+  WriteText(out + ".partial", "x");
+  EXPECT_FALSE(RemoveFinishedJournal(out, journal));
+  EXPECT_TRUE(std::filesystem::exists(journal));
+  std::filesystem::remove(out + ".partial");
+  EXPECT_TRUE(RemoveFinishedJournal(out, journal));
+  EXPECT_FALSE(std::filesystem::exists(journal));
 }
 
 TEST(GiveUp, ASourceThatCannotBeConvertedLeavesNothing) {

@@ -92,6 +92,10 @@ Status CheckOutputs(const checkpoint::Checkpoint& checkpoint, const PackPlan& pl
   return Ok();
 }
 
+std::string JournalPath(const std::string& out_path, bool force) {
+  return PathIn(records::RecordWriter::WorkFolder(out_path, force), kPackJournalName);
+}
+
 // Bytes on the drive of a file that a resume keeps.
 uint64_t OccupiedBytes(const std::string& path) {
   constexpr uint64_t kStatBlockBytes = 512;
@@ -100,13 +104,14 @@ uint64_t OccupiedBytes(const std::string& path) {
   return static_cast<uint64_t>(info.st_blocks) * kStatBlockBytes;
 }
 
-// A resume keeps the layers that are there; --force removes them before it writes.
+// A resume keeps the layers of an unfinished run; --force removes them before it writes.
 Status CheckFreeSpace(const std::string& out_path, const PackPlan& plan,
                       const PackOptions& options) {
   uint64_t needed = plan.out_bytes;
   const bool counts_old = options.resume || options.force;
+  const std::string folder = records::RecordWriter::WorkFolder(out_path, options.force);
   for (uint32_t layer = 0; counts_old && layer < plan.index.num_moe_layers; ++layer) {
-    const std::string path = PathIn(out_path, records::ExpertIndex::FileName(layer));
+    const std::string path = PathIn(folder, records::ExpertIndex::FileName(layer));
     needed -= std::min(needed, OccupiedBytes(path) + OccupiedBytes(path + ".partial"));
   }
   SMOE_TRY_ASSIGN(const uint64_t free, io::FreeSpace(PathIn(out_path, records::kManifestName)));
@@ -224,7 +229,7 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const PackPlan& plan,
                const PackOptions& options, records::RecordWriter& writer, Progress& progress,
                PackReport* report) {
   const uint64_t record_count = uint64_t{plan.index.num_moe_layers} * plan.index.num_experts;
-  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(PathIn(report->out_path, kPackJournalName),
+  SMOE_TRY_ASSIGN(Ledger ledger, Ledger::Open(JournalPath(report->out_path, options.force),
                                               plan.identity, record_count, options.resume));
   Packing packing(checkpoint, plan, options, writer, ledger, progress);
   SMOE_TRY(packing.Restore());
@@ -283,14 +288,15 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
   SMOE_TRY(CheckThreadCount(asked.threads));
   PackOptions options = asked;
   const std::string manifest_path = PathIn(out_path, records::kManifestName);
-  const std::string journal_path = PathIn(out_path, kPackJournalName);
-  const bool is_finished = Exists(manifest_path);
-  if (asked.resume && is_finished && !asked.force) {
-    return Invalid("{}: exists, nothing is left to resume; --force replaces the store",
-                   manifest_path);
+  const std::string journal_path = JournalPath(out_path, asked.force);
+  if (asked.resume && !asked.force && Exists(manifest_path)) {
+    if (!asked.dry_run) RemoveFinishedJournal(manifest_path, journal_path);
+    return Invalid(
+        "{}: exists, nothing is left to resume; --force replaces the store{}", manifest_path,
+        Exists(JournalPath(out_path, true)) ? ", --force --resume goes on with that" : "");
   }
   // Without a journal there is nothing that could be taken over.
-  options.resume = asked.resume && !is_finished && Exists(journal_path);
+  options.resume = asked.resume && Exists(journal_path);
   SMOE_TRY_ASSIGN(const checkpoint::Checkpoint checkpoint,
                   checkpoint::OpenCheckpoint(checkpoint_path));
   SMOE_TRY_ASSIGN(const PackPlan plan, PlanPack(checkpoint, options));
@@ -309,10 +315,11 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
   Status packed = Convert(checkpoint, plan, options, *writer, progress, &report);
   if (!packed) {
     return GiveUp(
-        out_path, journal_path, options.resume, [&] { writer->KeepPartial(); }, std::move(packed));
+        {out_path, journal_path, options.resume, options.force}, [&] { writer->KeepPartial(); },
+        std::move(packed));
   }
   std::error_code ignored;
-  fs::remove(journal_path, ignored);
+  fs::remove(JournalPath(out_path, false), ignored);
   report.out_bytes = WrittenBytes(out_path, writer->index());
   report.seconds = stopwatch.seconds();
   return report;

@@ -377,6 +377,45 @@ TEST(PackResume, EndsWithTheBytesOfAnUninterruptedRunAfterAKillAnywhere) {
   EXPECT_GT(resumed_max, 40U);
 }
 
+// A store that is replaced is whole, or the new one is, wherever the kill comes.
+TEST(PackResume, AKillDuringAReplacementLeavesTheOlderStoreWhole) {
+  const TestFolder folder;
+  PackOptions options;
+  options.threads = 1;
+  std::atomic<int> step_count{0};
+  CallbackProgress counting([&] { ++step_count; });
+  ASSERT_TRUE(Pack(TinyMoe(), folder.Path("new"), options, counting));
+  const auto whole = FilesOf(folder.Path("new"));
+  const std::string out = folder.Path("s");
+  PackOptions older = options;
+  older.quantiser = tensor::Nvfp4Quantiser::kAmax;
+  MustPack(TinyMoe(), out, older);
+  const auto before = FilesOf(out);
+  ASSERT_FALSE(before == whole);
+  options.force = true;
+  for (int kill_at = 1; kill_at <= step_count; kill_at += 1 + step_count / 6) {
+    const int status = InChild([&] {
+      std::atomic<int> left{kill_at};
+      CallbackProgress killer([&] {
+        if (--left == 0) ::raise(SIGKILL);
+      });
+      return Pack(TinyMoe(), out, options, killer) ? 0 : 1;
+    });
+    ASSERT_TRUE(WIFSIGNALED(status)) << kill_at;
+    ASSERT_TRUE(FilesOf(out) == before) << kill_at;
+  }
+  PackOptions resume = options;
+  resume.resume = true;
+  resume.force = false;
+  EXPECT_NE(MustFail(TinyMoe(), out, resume).message().find("--force --resume goes on with that"),
+            std::string::npos);
+  EXPECT_TRUE(FilesOf(out) == before);
+  resume.force = true;
+  EXPECT_GT(MustPack(TinyMoe(), out, resume).resumed_expert_count, 40U);
+  EXPECT_TRUE(FilesOf(out) == whole);
+  EXPECT_FALSE(fs::exists(out + ".partial"));
+}
+
 // Leaves an unfinished store with records in it: one thread, whose steps have one order.
 void Interrupt(const std::string& checkpoint, const std::string& out) {
   PackOptions one_thread;

@@ -132,17 +132,21 @@ class RecordTarget final : public StoreTarget {
   std::string format_name() const override {
     return fmt::format("nvfp4 group {}", spec_.group_size);
   }
-  std::string journal_path() const override { return PathIn(kConvertJournalName); }
+  std::string final_path() const override { return PathIn(out_path_, records::kManifestName); }
+  std::string journal_path(bool force) const override {
+    return PathIn(records::RecordWriter::WorkFolder(out_path_, force), kConvertJournalName);
+  }
   uint64_t expert_bytes() const override {
     return index_.num_moe_layers * index_.Layout().FileBytes();
   }
   uint64_t file_bytes(uint64_t size) const override { return size; }
 
-  uint64_t partial_bytes() const override {
+  uint64_t partial_bytes(bool force) const override {
     constexpr uint64_t kStatBlockBytes = 512;
+    const std::string folder = records::RecordWriter::WorkFolder(out_path_, force);
     uint64_t bytes = 0;
     for (uint32_t layer = 0; layer < index_.num_moe_layers; ++layer) {
-      const std::string path = PathIn(records::ExpertIndex::FileName(layer));
+      const std::string path = PathIn(folder, records::ExpertIndex::FileName(layer));
       for (const std::string& name : {path, path + ".partial"}) {
         struct stat info = {};
         if (::stat(name.c_str(), &info) != 0) continue;
@@ -195,8 +199,8 @@ class RecordTarget final : public StoreTarget {
   Status Commit() override { return writer_->Finish(); }
 
  private:
-  std::string PathIn(std::string_view name) const {
-    return (std::filesystem::path(out_path_) / name).string();
+  static std::string PathIn(const std::string& folder, std::string_view name) {
+    return (std::filesystem::path(folder) / name).string();
   }
   records::ExpertKey KeyOf(size_t index) const {
     return records::ExpertRecordId{index}.Key(index_.num_experts);

@@ -72,15 +72,13 @@ Status CheckReplaces(const std::string& out_path, bool force) {
   return Invalid("{}: exists; --force replaces it", out_path);
 }
 
-// A kill between the last rename and the end leaves a finished vault and its journal: nothing is
-// left to resume.
 Status CheckUnfinished(const std::string& out_path, const ShatterOptions& options) {
   std::error_code ignored;
-  if (!options.resume || options.force || !std::filesystem::exists(out_path, ignored) ||
-      std::filesystem::exists(out_path + ".partial", ignored)) {
-    return Ok();
+  if (!options.resume || options.force || !std::filesystem::exists(out_path, ignored)) return Ok();
+  if (std::filesystem::exists(out_path + ".partial", ignored)) {
+    return Invalid("{}: exists; --force --resume goes on with what was to replace it", out_path);
   }
-  const bool was_stopped = std::filesystem::remove(out_path + ".journal", ignored);
+  const bool was_stopped = RemoveFinishedJournal(out_path, out_path + ".journal");
   return Invalid("{}: exists; {}--force replaces it", out_path,
                  was_stopped ? "the run before had finished it, nothing is left to resume; " : "");
 }
@@ -263,17 +261,38 @@ Status Convert(const checkpoint::Checkpoint& checkpoint, const ShatterPlan& plan
 
 Result<OpenFiles> OpenOutputs(const std::string& out_path, const ShatterPlan& plan,
                               const ShatterOptions& options) {
+  // A run that was stopped between the two renames has left a finished scout.
+  const bool replaces_scout = options.force || options.resume;
+  if (!plan.scout_path.empty()) {
+    SMOE_TRY(io::CheckOutputPlace(plan.scout_path, replaces_scout));  // before OUT.partial is begun
+  }
   SMOE_TRY_ASSIGN(io::AtomicFile out,
                   io::AtomicFile::Open(out_path, {options.force, options.resume}));
   OpenFiles files{std::move(out), std::nullopt};
   if (options.resume) files.out.KeepPartial();
   if (!plan.scout_path.empty()) {
-    // A run that was stopped between the two renames has left a finished scout.
-    SMOE_TRY_ASSIGN(auto scout, io::AtomicFile::Open(plan.scout_path,
-                                                     {options.force || options.resume, false}));
+    SMOE_TRY_ASSIGN(auto scout, io::AtomicFile::Open(plan.scout_path, {replaces_scout, false}));
     files.scout.emplace(std::move(scout));
   }
   return files;
+}
+
+// The scout first: a vault under its name always has its trunk. An older one is kept under another
+// name until the vault is there: between the two renames the older vault needs it.
+Status CommitAll(OpenFiles& files, const std::string& scout_path) {
+  if (!files.scout) return files.out.Commit();
+  namespace fs = std::filesystem;
+  const std::string aside = scout_path + ".replaced";
+  std::error_code ignored;
+  fs::create_hard_link(scout_path, aside, ignored);  // not over one that an earlier kill has left
+  SMOE_TRY(files.scout->Commit());
+  Status committed = files.out.Commit();
+  if (committed) {
+    fs::remove(aside, ignored);
+  } else {
+    fs::rename(aside, scout_path, ignored);
+  }
+  return committed;
 }
 
 }  // namespace
@@ -323,12 +342,10 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
   Status converted = Convert(checkpoint, plan, options, files, progress, &report);
   if (!converted) {
     return GiveUp(
-        out_path, out_path + ".journal", options.resume, [&] { files.out.KeepPartial(); },
-        std::move(converted));
+        {out_path, out_path + ".journal", options.resume, options.force},
+        [&] { files.out.KeepPartial(); }, std::move(converted));
   }
-  // The scout first: a vault under its name always has its trunk.
-  if (files.scout) SMOE_TRY(files.scout->Commit());
-  SMOE_TRY(files.out.Commit());
+  SMOE_TRY(CommitAll(files, plan.scout_path));
   std::error_code ignored;
   std::filesystem::remove(out_path + ".journal", ignored);
   report.seconds = stopwatch.seconds();

@@ -334,6 +334,59 @@ TEST(ShatterResume, AJournalThatAKillLeftBehindAFinishedVaultConfusesNobody) {
   EXPECT_FALSE(std::filesystem::exists(out + ".journal"));
 }
 
+TEST(ShatterResume, AScoutInTheWayCostsNothingOfWhatIsDone) {
+  const TestFolder folder;
+  ShatterOptions options;
+  options.split = true;
+  Interrupt(TinyMoe(), folder.Path("o.smoe"), options);
+  const std::string partial = ReadText(folder.Path("o.smoe.partial"));
+  const std::string journal = ReadText(folder.Path("o.smoe.journal"));
+  WriteText(folder.Path("o.scout.safetensors"), "mine");
+  EXPECT_NE(MustFail(TinyMoe(), folder.Path("o.smoe"), options).message().find("--force replaces"),
+            std::string::npos);
+  EXPECT_TRUE(ReadText(folder.Path("o.smoe.partial")) == partial);
+  EXPECT_EQ(ReadText(folder.Path("o.smoe.journal")), journal);
+  EXPECT_EQ(ReadText(folder.Path("o.scout.safetensors")), "mine");
+}
+
+// The second of two renames fails: a folder has taken the vault's place meanwhile.
+TEST(ShatterForce, TheOlderTrunkComesBackWhereTheVaultCannotBeReplaced) {
+  const TestFolder folder;
+  const std::string out = folder.Path("o.smoe");
+  const std::string scout = folder.Path("o.scout.safetensors");
+  WriteText(scout, "older");
+  ShatterOptions options;
+  options.split = true;
+  options.force = true;
+  CallbackProgress progress([&] { std::filesystem::create_directories(out + "/in the way"); });
+  EXPECT_FALSE(Shatter(TinyMoe(), out, options, progress));
+  EXPECT_EQ(ReadText(scout), "older");
+  EXPECT_FALSE(std::filesystem::exists(scout + ".replaced"));
+  std::filesystem::remove_all(out);
+  MustShatter(TinyMoe(), out, options);
+  EXPECT_NE(ReadText(scout), "older");
+  EXPECT_FALSE(std::filesystem::exists(scout + ".replaced"));
+}
+
+TEST(ShatterResume, AnInterruptedReplacementSaysHowItGoesOn) {
+  const TestFolder folder;
+  const std::string out = folder.Path("o.smoe");
+  MustShatter(TinyMoe(), out, {});
+  const std::string whole = ReadText(out);
+  ShatterOptions options;
+  options.force = true;
+  Interrupt(TinyMoe(), out, options);
+  EXPECT_TRUE(ReadText(out) == whole);
+  options.resume = true;
+  options.force = false;
+  EXPECT_NE(MustFail(TinyMoe(), out, options).message().find("--force --resume goes on"),
+            std::string::npos);
+  options.force = true;
+  MustShatter(TinyMoe(), out, options);
+  EXPECT_TRUE(ReadText(out) == whole);
+  EXPECT_FALSE(std::filesystem::exists(out + ".journal"));
+}
+
 TEST(ShatterResume, WritesBlobsAgainThatTheDriveHasLost) {
   const TestFolder folder;
   MustShatter(TinyMoe(), folder.Path("whole.smoe"), {});

@@ -53,11 +53,13 @@ class StoreTarget {
   virtual ~StoreTarget() = default;
 
   virtual std::string format_name() const = 0;           // "smoe-q4 group 32"
-  virtual std::string journal_path() const = 0;          // beside or in what is written
   virtual uint64_t expert_bytes() const = 0;             // all experts, as they lie on the drive
   virtual uint64_t file_bytes(uint64_t size) const = 0;  // what a file of `size` takes
-  // Bytes that an unfinished run, or the store that is replaced, occupies until Open.
-  virtual uint64_t partial_bytes() const = 0;
+  virtual std::string final_path() const = 0;            // the file that comes last, by Commit
+  // Beside or in what is written. `force`: as Open will be told.
+  virtual std::string journal_path(bool force) const = 0;
+  // Bytes that an unfinished run occupies, which Open takes over or removes.
+  virtual uint64_t partial_bytes(bool force) const = 0;
   // What Open and BeginFile of the trunk and of `parts` would refuse, without a trace.
   virtual Status CheckPlace(const std::vector<std::string>& parts, bool resume,
                             bool force) const = 0;

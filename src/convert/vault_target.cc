@@ -121,12 +121,13 @@ class VaultTarget final : public StoreTarget {
     return fmt::format("smoe-q{} group {}", static_cast<uint32_t>(plan_.spec().bits),
                        plan_.spec().group_size);
   }
-  std::string journal_path() const override { return out_path_ + ".journal"; }
+  std::string final_path() const override { return out_path_; }
+  std::string journal_path(bool) const override { return out_path_ + ".journal"; }
   uint64_t expert_bytes() const override { return plan_.blobs_end(); }
   uint64_t file_bytes(uint64_t size) const override {
     return RoundUp(size + sizeof(vault::AnnexDirectoryEntry), vault::kBlobAlignment);
   }
-  uint64_t partial_bytes() const override {
+  uint64_t partial_bytes(bool) const override {
     std::error_code failed;
     const auto size = std::filesystem::file_size(out_path_ + ".partial", failed);
     return failed ? 0 : size;

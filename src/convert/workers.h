@@ -32,7 +32,7 @@ class FirstError {
   Status status_;
 };
 
-// What RunWorkers would refuse: asked before an older output is removed for the new one.
+// What RunWorkers would refuse: asked before anything is written.
 inline Status CheckThreadCount(size_t thread_count) {
   if (thread_count <= kThreadsMax) return Ok();
   return Invalid("--threads: {}, expected 1 to {}", thread_count, kThreadsMax);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "io/replace_folder.h"
 
 namespace smoe::store::records {
 
@@ -40,6 +41,31 @@ std::vector<std::pair<uint32_t, fs::path>> LayerFilesOf(const std::string& folde
   return files;
 }
 
+Status RemoveFile(const fs::path& path) {
+  std::error_code failed;
+  fs::remove(path, failed);
+  if (failed) return Io("{}: removing it: {}", path.string(), failed.message());
+  return Ok();
+}
+
+// A new store would be made in `work_folder` and then take the place of `folder`.
+Status CheckReplaces(const std::string& folder, const std::string& work_folder) {
+  SMOE_TRY(io::CheckReplaceableFolder(folder));
+  std::error_code ignored;
+  if (const fs::path manifest = fs::path(work_folder) / kManifestName;
+      fs::exists(manifest, ignored)) {
+    return Invalid(
+        "{}: a finished store, where the one that replaces {} would be written; rename its folder "
+        "or remove it",
+        manifest.string(), folder);
+  }
+  const fs::file_status status = fs::symlink_status(work_folder, ignored);
+  if (!fs::exists(status) || fs::is_directory(status)) return Ok();
+  return Invalid(
+      "{}: is no folder, expected one to write the new store into, or nothing; remove it",
+      work_folder);
+}
+
 // What ParseManifest would refuse must not be written.
 Status CheckIndex(const ExpertIndex& index) {
   const auto parsed = ParseManifest(ManifestText(index), "manifest");
@@ -66,6 +92,7 @@ Result<std::unique_ptr<RecordWriter>> RecordWriter::Create(const std::string& fo
 RecordWriter::RecordWriter(std::string folder, ExpertIndex index, const ExpertRecordSpec& spec,
                            const RecordWriterOptions& options)
     : folder_(std::move(folder)),
+      work_folder_(WorkFolder(folder_, options.overwrite)),
       index_(std::move(index)),
       spec_(spec),
       layout_(index_.Layout()),
@@ -79,7 +106,14 @@ RecordWriter::RecordWriter(std::string folder, ExpertIndex index, const ExpertRe
 RecordWriter::~RecordWriter() { Discard(); }
 
 std::string RecordWriter::PathOf(std::string_view name) const {
-  return (fs::path(folder_) / name).string();
+  return (fs::path(work_folder_) / name).string();
+}
+
+std::string RecordWriter::WorkFolder(const std::string& folder, bool overwrite) {
+  std::error_code failed;
+  if (!overwrite || !fs::exists(fs::path(folder) / kManifestName, failed)) return folder;
+  const fs::path place = fs::canonical(folder, failed);  // of a link too
+  return failed ? folder : place.string() + std::string(kPartialSuffix);
 }
 
 Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std::string>& names,
@@ -96,7 +130,10 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
   if (!fs::is_directory(folder, ignored)) {
     return Invalid("{}: is a file, expected a folder to write", folder);
   }
-  if (options.overwrite) return Ok();
+  if (options.overwrite) {
+    const std::string work_folder = WorkFolder(folder, true);
+    return work_folder == folder ? Ok() : CheckReplaces(folder, work_folder);
+  }
   // A finished store is only ever replaced as a whole: resuming does not allow it.
   if (const fs::path manifest = fs::path(folder) / kManifestName; fs::exists(manifest, ignored)) {
     return Invalid("{}: exists; --force replaces it", manifest.string());
@@ -118,40 +155,32 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
 Status RecordWriter::OpenFolder() {
   SMOE_TRY(CheckPlace(folder_, {}, options_));
   std::error_code failed;
-  made_folder_ = fs::create_directory((fs::path(folder_) / "").parent_path(), failed);
-  if (failed) return Io("{}: making the folder: {}", folder_, failed.message());
-  // A finished store is only ever replaced as a whole: resuming does not allow it.
-  SMOE_TRY_ASSIGN(io::AtomicFile manifest,
-                  io::AtomicFile::Open(PathOf(kManifestName), {options_.overwrite, false}));
+  made_folder_ = fs::create_directory((fs::path(work_folder_) / "").parent_path(), failed);
+  if (failed) return Io("{}: making the folder: {}", work_folder_, failed.message());
+  SMOE_TRY_ASSIGN(io::AtomicFile manifest, io::AtomicFile::Open(PathOf(kManifestName), {}));
   manifest_.emplace(std::move(manifest));
-  RemoveOldFiles();
-  fs::remove(PathOf(kManifestName), failed);
-  if (failed) return Io("{}: removing it: {}", PathOf(kManifestName), failed.message());
-  SMOE_TRY(io::SyncDirectoryOf(PathOf(kManifestName)));
-  if (options_.resume) return ReclaimLayers();
-  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
-    if (!fs::remove(path, failed))
-      return Io("{}: removing it: {}", path.string(), failed.message());
-  }
-  return Ok();
+  return options_.resume ? ReclaimLayers() : RemoveLeftFiles();
 }
 
-// The files of a store that is replaced: the new one may have no chat template, and a reader that
-// misses it in the manifest looks for one beside it.
-void RecordWriter::RemoveOldFiles() const {
-  const std::string path = PathOf(kManifestName);
-  std::error_code ignored;
-  if (!options_.overwrite || !fs::exists(path, ignored)) return;
-  const auto text = io::ReadWholeFile(path, kManifestBytesMax);
-  if (!text) return;
-  const auto old = ParseManifest(*text, path);
-  if (!old) return;  // of another program
-  for (const StoreFile& file : old->files) fs::remove(PathOf(file.name), ignored);
+// Of a run that is not gone on with. In the folder that will take the place of another everything
+// is of such a run; where a store is written in place, only its layers are known to be.
+Status RecordWriter::RemoveLeftFiles() const {
+  if (work_folder_ == folder_) {
+    for (const auto& [layer, path] : LayerFilesOf(folder_)) SMOE_TRY(RemoveFile(path));
+    return Ok();
+  }
+  std::vector<fs::path> left;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(work_folder_, failed)) {
+    if (entry.path() != fs::path(manifest_->partial_path())) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) SMOE_TRY(RemoveFile(path));
+  return Ok();
 }
 
 // A whole layer of an interrupted run goes through the same door again as one that was begun.
 Status RecordWriter::ReclaimLayers() {
-  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
+  for (const auto& [layer, path] : LayerFilesOf(work_folder_)) {
     if (path.string().ends_with(kPartialSuffix) || layer >= index_.num_moe_layers) continue;
     std::error_code failed;
     fs::rename(path, path.string() + std::string(kPartialSuffix), failed);
@@ -264,17 +293,32 @@ Status RecordWriter::Finish() {
   SMOE_CHECK(!open_file_);
   for (const uint8_t written : written_) SMOE_CHECK(written == 1);
   // Of an older store with more layers, or of another run that was begun.
-  for (const auto& [layer, path] : LayerFilesOf(folder_)) {
-    std::error_code failed;
-    if (layer < index_.num_moe_layers) continue;
-    if (!fs::remove(path, failed))
-      return Io("{}: removing it: {}", path.string(), failed.message());
+  for (const auto& [layer, path] : LayerFilesOf(work_folder_)) {
+    if (layer >= index_.num_moe_layers) SMOE_TRY(RemoveFile(path));
   }
   const std::string text = ManifestText(index_);
   SMOE_TRY(manifest_->file().WriteAt(0, AsBytes(std::string_view(text))));
   SMOE_TRY(manifest_->Commit());
   manifest_.reset();
-  return Ok();
+  return work_folder_ == folder_ ? Ok() : TakePlace();
+}
+
+// The files of the store that is replaced go with it: the new one may have no chat template, and a
+// reader that misses it in the manifest looks for one beside it.
+Status RecordWriter::TakePlace() const {
+  std::vector<std::string> names = {std::string(kManifestName)};
+  std::error_code failed;
+  const std::string place = fs::canonical(folder_, failed).string();
+  if (failed) return Io("{}: {}", folder_, failed.message());
+  const std::string path = (fs::path(place) / kManifestName).string();
+  const auto text = io::ReadWholeFile(path, kManifestBytesMax);
+  if (text) {
+    const auto old = ParseManifest(*text, path);
+    for (size_t i = 0; old && i < old->files.size(); ++i) names.push_back(old->files[i].name);
+  }
+  return io::ReplaceFolder(work_folder_, place, [&](const std::string& name) {
+    return LayerOfName(name) || std::find(names.begin(), names.end(), name) != names.end();
+  });
 }
 
 void RecordWriter::Discard() {
@@ -292,7 +336,7 @@ void RecordWriter::Discard() {
     for (const StoreFile& file : index_.files) fs::remove(PathOf(file.name), ignored);
   }
   manifest_.reset();
-  if (made_folder_ && !keep_partial_) fs::remove(folder_, ignored);  // only if it is empty
+  if (made_folder_ && !keep_partial_) fs::remove(work_folder_, ignored);  // only if it is empty
 }
 
 }  // namespace smoe::store::records

@@ -8,6 +8,8 @@
 //   experts_00000.xpr.partial --last record is there--> synced --> experts_00000.xpr
 //
 // Until Finish the folder has no manifest.json, and every reader calls the store unfinished.
+// A finished store that is replaced stays whole until then: the new one is written into
+// FOLDER.partial, which takes FOLDER's place in one step (io/replace_folder.h).
 // What was begun is removed when the writer goes, unless KeepPartial() was called.
 #pragma once
 
@@ -37,16 +39,18 @@ class RecordWriter {
  public:
   // `folder` is made if it is absent. `index`: dims, alignments and moe_layer_to_model_layer are
   // set; sizes, checksums, files and orientation are filled in here. The source may be set later.
-  // A finished store in the folder loses its manifest here, if overwrite allows it.
   // Errors: kInvalid: numbers that no manifest may have (field, found, expected); a store, or one
   //           that is unfinished, lies there and neither option is on; another process writes it;
-  //           the path is a file. kIo.
+  //           the path is a file; a finished store lies in FOLDER.partial, or FOLDER is one that
+  //           io::CheckReplaceableFolder refuses, where it would be replaced. kIo.
   static Result<std::unique_ptr<RecordWriter>> Create(const std::string& folder, ExpertIndex index,
                                                       const RecordWriterOptions& options);
   // What Create would refuse in the folder, and `names` of other files to write, without a trace:
   // for dry runs, and before long preparations.
   static Status CheckPlace(const std::string& folder, const std::vector<std::string>& names,
                            const RecordWriterOptions& options);
+  // Where a writer works until Finish: `folder`, or FOLDER.partial if it replaces a finished store.
+  static std::string WorkFolder(const std::string& folder, bool overwrite);
   ~RecordWriter();
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
@@ -84,6 +88,8 @@ class RecordWriter {
   // From now on a failure leaves what is done for a resume.
   void KeepPartial() { keep_partial_ = true; }
   // Requires every record and no open file. The store is complete when this returns.
+  // Errors: kIo; kUnsupported, naming both, for a new store that is complete and stays in
+  //         FOLDER.partial, because it cannot take the place of the older one.
   Status Finish();
 
  private:
@@ -96,8 +102,9 @@ class RecordWriter {
   RecordWriter(std::string folder, ExpertIndex index, const ExpertRecordSpec& spec,
                const RecordWriterOptions& options);
   Status OpenFolder();
-  void RemoveOldFiles() const;
+  Status RemoveLeftFiles() const;
   Status ReclaimLayers();
+  Status TakePlace() const;
   // The layer, its file open.
   Result<Layer*> OpenLayer(uint32_t layer_index);
   Status CountRecord(ExpertKey key, uint64_t checksum);
@@ -106,6 +113,7 @@ class RecordWriter {
   uint64_t IdOf(ExpertKey key) const { return ExpertRecordId::Of(key, index_.num_experts).value; }
 
   const std::string folder_;
+  const std::string work_folder_;
   ExpertIndex index_;
   const ExpertRecordSpec spec_;
   const ExpertLayout layout_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <thread>
 
 #include "store/records/record.h"
@@ -198,11 +199,69 @@ TEST(RecordWriter, ReplacesAFinishedStoreOnlyWhenToldAndThenAllOfIt) {
   smaller.moe_layer_to_model_layer = {1};
   auto writer =
       RecordWriter::Create(temp.File("s"), smaller, {.overwrite = true, .resume = false}).value();
-  EXPECT_FALSE(std::filesystem::exists(temp.File("s/manifest.json")));
   WriteLayer(*writer, 0);
   ASSERT_TRUE(writer->Finish());
   EXPECT_FALSE(std::filesystem::exists(temp.File("s/experts_00001.xpr")));
   EXPECT_FALSE(std::filesystem::exists(temp.File("s/config.json")));
+  EXPECT_TRUE(OpenRecordFolder(temp.File("s")));
+}
+
+// Every file of a folder with its content.
+std::map<std::string, std::string> FilesOf(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = ReadFile(entry.path().string());
+  }
+  return files;
+}
+
+TEST(RecordWriter, AStoreThatIsReplacedStaysWholeUntilTheNewOneIs) {
+  const TempFolder temp;
+  const std::string path = temp.File("s");
+  WriteStore(path);
+  WriteFile(path + "/notes.txt", "mine");
+  const auto before = FilesOf(path);
+  const RecordWriterOptions force{.overwrite = true, .resume = false};
+  {
+    const auto writer = MustCreate(path, force);
+    WriteLayer(*writer, 0);
+    ASSERT_TRUE(writer->AddFile("config.json", "config.json", AsBytes(std::string_view("new"))));
+    EXPECT_EQ(FilesOf(path), before);
+    EXPECT_TRUE(OpenRecordFolder(path));
+  }
+  EXPECT_EQ(FilesOf(path), before);
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+
+  // Through a link, over what a killed run has left.
+  std::filesystem::create_directory(path + ".partial");
+  WriteFile(path + ".partial/chat_template.jinja", "left");
+  std::filesystem::create_directory_symlink(path, temp.File("link"));
+  const auto writer = MustCreate(temp.File("link"), force);
+  for (uint32_t layer = 0; layer < kLayers; ++layer) WriteLayer(*writer, layer);
+  ASSERT_TRUE(writer->AddFile("config.json", "config.json", AsBytes(std::string_view("new"))));
+  EXPECT_EQ(FilesOf(path), before);
+  ASSERT_TRUE(writer->Finish());
+  auto after = FilesOf(path);
+  EXPECT_TRUE(OpenRecordFolder(path));
+  EXPECT_EQ(after["config.json"], "new");
+  EXPECT_EQ(after["notes.txt"], "mine");
+  EXPECT_EQ(after.size(), before.size());
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  EXPECT_TRUE(std::filesystem::is_symlink(temp.File("link")));
+}
+
+TEST(RecordWriter, AFinishedStoreInTheWayOfAReplacementIsNotTouched) {
+  const TempFolder temp;
+  WriteStore(temp.File("s"));
+  WriteStore(temp.File("s.partial"));
+  const auto before = FilesOf(temp.File("s.partial"));
+  const auto refused =
+      RecordWriter::Create(temp.File("s"), SmallIndex(), {.overwrite = true, .resume = false});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("s.partial/manifest.json: a finished store"),
+            std::string::npos)
+      << refused.error().message();
+  EXPECT_EQ(FilesOf(temp.File("s.partial")), before);
   EXPECT_TRUE(OpenRecordFolder(temp.File("s")));
 }
 

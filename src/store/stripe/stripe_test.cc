@@ -156,6 +156,30 @@ TEST_F(StripeTest, NothingIsReplacedUnasked) {
   EXPECT_FALSE(fs::exists(PartPath(1) + ".partial"));
 }
 
+TEST_F(StripeTest, AStripingThatIsReplacedIsWholeUntilTheNewOneIs) {
+  ASSERT_TRUE(Write());
+  options_.overwrite = true;
+  options_.weights = {1, 1, 1};
+  options_.progress = [&](uint64_t, uint64_t) {
+    EXPECT_TRUE(Open());
+    EXPECT_TRUE(fs::exists(PartPath(1)));
+  };
+  ASSERT_TRUE(Write());
+  const auto opened = Open();
+  EXPECT_TRUE(opened) << opened.error().message();
+  EXPECT_FALSE(fs::exists(PartPath(1)));
+  EXPECT_FALSE(fs::exists(PartPath(2)));
+  EXPECT_TRUE(fs::exists(PartPath(1) + "-2"));
+  // The other way about, and a part of somebody else in the place of an older one stays.
+  options_.progress = nullptr;
+  WriteFile(PartPath(2) + "-2", "mine");
+  ASSERT_TRUE(Write());
+  EXPECT_TRUE(Open());
+  EXPECT_TRUE(fs::exists(PartPath(1)));
+  EXPECT_FALSE(fs::exists(PartPath(1) + "-2"));
+  EXPECT_EQ(ReadFile(PartPath(2) + "-2"), "mine");
+}
+
 TEST_F(StripeTest, LeftoverOfAKilledRunIsReplaced) {
   WriteFile(PartPath(2) + ".partial", std::string(1 << 20, 'x'));
   ASSERT_TRUE(Write());

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <random>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_limits.h"
 #include "base/thread_pool.h"
@@ -36,10 +38,52 @@ std::string Absolute(const std::string& path) {
   return error ? path : canonical.string();
 }
 
-std::string PartPath(const WriteStripeOptions& options, size_t index) {
+// The striping that OUT describes and that is replaced, if there is one.
+std::optional<Stripe> OldStripe(const WriteStripeOptions& options) {
+  if (!options.overwrite || !IsStripeFile(options.out)) return std::nullopt;
+  Result<Stripe> old = ReadStripe(options.out);
+  if (!old) return std::nullopt;
+  for (Part& part : old->parts) part.path = Absolute(part.path);
+  return std::move(*old);
+}
+
+bool IsPartOf(const std::optional<Stripe>& stripe, const std::string& path) {
+  if (!stripe) return false;
+  return std::any_of(stripe->parts.begin(), stripe->parts.end(),
+                     [&](const Part& part) { return part.path == path; });
+}
+
+// FOLDER/OUT.part1, or OUT.part1-2 beside it: what the older striping needs stays until the
+// descriptor names other parts.
+std::vector<std::string> PartPaths(const WriteStripeOptions& options) {
+  const std::optional<Stripe> old = OldStripe(options);
   const std::string stem = fs::path(options.out).filename().string();
-  return (fs::path(Absolute(options.folders[index])) / fmt::format("{}.part{}", stem, index + 1))
-      .string();
+  std::vector<std::string> paths;
+  for (const std::string& folder : options.folders) {
+    const std::string name = fmt::format("{}.part{}", stem, paths.size() + 1);
+    std::string path = (fs::path(Absolute(folder)) / name).string();
+    const std::string first = path;
+    for (int count = 2; IsPartOf(old, path); ++count) path = fmt::format("{}-{}", first, count);
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+// The parts that no descriptor names any more; nothing that is no part of this very striping.
+void RemoveParts(const Stripe& stripe) {
+  for (const Part& part : stripe.parts) {
+    const auto file = io::File::OpenRead(part.path);
+    std::byte start[sizeof(PartHeader)];
+    if (!file || !file->ReadAt(0, start)) continue;
+    const auto header = LoadStruct<PartHeader>(start);
+    if (std::memcmp(header.magic, kPartMagic, sizeof(kPartMagic)) != 0 ||
+        header.stripe_id != stripe.Id()) {
+      continue;
+    }
+    std::error_code failed;
+    fs::remove(part.path, failed);
+    if (failed) LogWarning("{}: no longer needed, but: {}", part.path, failed.message());
+  }
 }
 
 // The descriptor is JSON, which has no other bytes.
@@ -222,6 +266,8 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
   }
   SMOE_TRY_ASSIGN(const Placement placement, PlaceExperts(store, options.weights));
   SMOE_TRY(CheckNoPartIsEmpty(options, placement));
+  const std::optional<Stripe> old = OldStripe(options);
+  const std::vector<std::string> paths = PartPaths(options);
   Stripe stripe;
   stripe.path = options.out;
   stripe.model = Absolute(options.model);
@@ -229,8 +275,7 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
   stripe.expert_count = store.expert_count();
   for (const Place& place : placement.places) stripe.expert_bytes += place.bytes;
   for (size_t i = 0; i < options.folders.size(); ++i) {
-    stripe.parts.push_back(
-        {PartPath(options, i), options.weights[i + 1], placement.part_bytes[i + 1], 0});
+    stripe.parts.push_back({paths[i], options.weights[i + 1], placement.part_bytes[i + 1], 0});
   }
   SMOE_TRY(CheckSpace(stripe, options.folders));
   SMOE_TRY_ASSIGN(auto descriptor,
@@ -244,6 +289,7 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
   SMOE_TRY(descriptor.file().Sync());
   SMOE_TRY(writer.Finish(stripe));
   SMOE_TRY(descriptor.Commit());
+  if (old) RemoveParts(*old);
   return stripe;
 }
 
@@ -307,7 +353,7 @@ std::vector<uint32_t> WeightsOf(std::span<const double> bytes_per_second) {
 Status CheckStripePlaces(const WriteStripeOptions& options) {
   SMOE_TRY(CheckFolders(options));
   std::vector<std::string> outputs = {options.out};
-  for (size_t i = 0; i < options.folders.size(); ++i) outputs.push_back(PartPath(options, i));
+  for (std::string& path : PartPaths(options)) outputs.push_back(std::move(path));
   std::vector<std::string> inputs = options.inputs;
   inputs.push_back(options.model);
   SMOE_TRY(CheckIsUtf8(Absolute(options.model)));

@@ -27,8 +27,9 @@ struct WriteStripeOptions {
 // Every expert is admitted by the store before it is copied, so that damage does not spread.
 // All parts are written and synced under temporary names before the first is renamed; the
 // descriptor comes last; it is written beforehand too, so that a full or read-only drive for it is
-// met while an older striping is still whole. A run that was killed leaves *.partial files, which
-// the next one replaces.
+// met early. With `overwrite` the parts of an older striping are removed after that; until then it
+// is whole, since no new part takes the name of one of them: OUT.part1-2 beside OUT.part1. A run
+// that was killed leaves *.partial files, which the next one replaces.
 // Errors: kInvalid for weights, those that leave a part without an expert among them, a folder that
 //         is not there, or a file that is and may not be replaced, or is one of the model's;
 //         kExhausted naming the folder and both sizes where space is too small; kCorrupt for a
