@@ -18,10 +18,11 @@ struct Options {
 
 Result<ExitCode> Extract(const Options& options, Console& console) {
   ConvertProgress progress(console);
-  SMOE_TRY_ASSIGN(const convert::ExtractReport report,
-                  convert::ExtractTrunk(options.vault, options.out, options.force, progress));
-  console.Note("{}: {} tensors, {}\n", Printable(report.out_path), report.tensor_count,
-               SizeText(report.bytes));
+  const InterruptGuard guard;
+  auto report = convert::ExtractTrunk(options.vault, options.out, options.force, progress);
+  if (!report) return NotWritten(options.out, std::move(report.error()), console);
+  console.Note("{}: {} tensors, {}\n", Printable(report->out_path), report->tensor_count,
+               SizeText(report->bytes));
   return ExitCode::kOk;
 }
 

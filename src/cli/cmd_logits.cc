@@ -7,6 +7,7 @@
 
 #include "checkpoint/safetensors_writer.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/token_ids.h"
 #include "io/atomic_file.h"
@@ -109,13 +110,18 @@ Result<ExitCode> WriteLogits(const Options& options, Console& console) {
   SMOE_TRY_ASSIGN(LogitFile file,
                   LogitFile::Create(options.out, options.force,
                                     TensorList(engine->config(), sparse, tokens.size(), options)));
+  const InterruptGuard guard;
   model::StepTaps want;
   want.want_router = options.router;
   want.want_hidden = options.hidden;
-  const auto sink = [&](size_t first, std::span<const float> logits, const model::StepTaps& taps) {
+  const auto sink = [&](size_t first, std::span<const float> logits,
+                        const model::StepTaps& taps) -> Status {
+    if (InterruptGuard::Requested()) return Invalid("interrupted");
     return WriteStep(file, first, logits, taps, options);
   };
-  SMOE_TRY(engine->Evaluate(tokens, std::move(want), sink));
+  if (Status done = engine->Evaluate(tokens, std::move(want), sink); !done) {
+    return NotWritten(options.out, std::move(done.error()), console);
+  }
   SMOE_TRY(file.Commit());
   console.Note("{}: {} positions, arithmetic {}, trunk {}\n", Printable(options.out), tokens.size(),
                options.model.arithmetic,

@@ -5,6 +5,7 @@
 
 #include "base/memory_limits.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/progress_bar.h"
 #include "io/atomic_file.h"
@@ -112,12 +113,15 @@ Result<ExitCode> StripeModel(const Options& options, Console& console) {
   }
   ProgressBar progress(console, "stripe");
   write.progress = [&](uint64_t done, uint64_t total) { progress.Update(done, total); };
-  SMOE_TRY_ASSIGN(const stripe::Stripe written, stripe::WriteStripe(*files.experts, write));
-  for (const stripe::Part& part : written.parts) {
+  const InterruptGuard guard;
+  write.is_stopped = InterruptGuard::Requested;
+  auto written = stripe::WriteStripe(*files.experts, write);
+  if (!written) return NotWritten(options.out, std::move(written.error()), console);
+  for (const stripe::Part& part : written->parts) {
     console.Note("{}: {}\n", Printable(part.path), SizeText(part.file_bytes));
   }
   console.Note("{}: use it in the place of {}, which stays and keeps its share\n",
-               Printable(options.out), Printable(written.model));
+               Printable(options.out), Printable(written->model));
   return ExitCode::kOk;
 }
 

@@ -66,12 +66,13 @@ Result<ExitCode> Synth(Options& options, Console& console) {
   SMOE_TRY(ChooseFormat(&options));
   options.synth.writer = std::string("smoe ") + kVersion;
   ConvertProgress progress(console);
-  SMOE_TRY_ASSIGN(const convert::SynthReport report,
-                  convert::Synthesize(options.shape, options.out, options.synth, progress));
+  const InterruptGuard guard;
+  auto report = convert::Synthesize(options.shape, options.out, options.synth, progress);
+  if (!report) return NotWritten(options.out, std::move(report.error()), console);
   if (options.json) {
-    console.Print("{}\n", report.ToJson().Dump(2));
+    console.Print("{}\n", report->ToJson().Dump(2));
   } else {
-    PrintSummary(report, options.synth.dry_run, console);
+    PrintSummary(*report, options.synth.dry_run, console);
   }
   return ExitCode::kOk;
 }

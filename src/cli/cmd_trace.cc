@@ -20,7 +20,6 @@ namespace smoe::cli {
 namespace {
 
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;
-constexpr char kStopped[] = "interrupted";
 constexpr uint32_t kRandomTokensMax = uint32_t{1} << 24;
 
 struct Options {
@@ -72,7 +71,7 @@ Status Record(engine::Engine& engine, std::span<const uint32_t> tokens, size_t t
   const auto sink = [&](size_t first, std::span<const float> logits,
                         const model::StepTaps& taps) -> Status {
     const size_t row_count = logits.size() / engine.config().vocab_size;
-    if (InterruptGuard::Requested()) return Invalid("{}", kStopped);
+    if (InterruptGuard::Requested()) return Invalid("interrupted");
     SMOE_TRY(append(Lines(taps, row_count, top_k)));
     progress.UpdateCount(first + row_count, tokens.size(), "tokens");
     return Ok();
@@ -103,11 +102,7 @@ Result<ExitCode> WriteTrace(const Options& options, Console& console) {
   const InterruptGuard guard;  // so that Ctrl-C leaves no partial file
   SMOE_TRY(append(experts::TraceHeader(facts)));
   if (Status done = Record(*engine, tokens, facts.top_k, console, append); !done) {
-    if (InterruptGuard::Requested() && done.error().message() == kStopped) {
-      console.Note("{}: not written, interrupted\n", Printable(options.out));
-      return ExitCode::kInterrupted;
-    }
-    return Unexpected(std::move(done.error()));
+    return NotWritten(options.out, std::move(done.error()), console);
   }
   SMOE_TRY(file.Commit());
   console.Note("{}: {} tokens, {} layers, {} of {} experts each\n", Printable(options.out),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/interrupt.h"
 #include "cli/progress_bar.h"
 #include "convert/progress.h"
 
@@ -25,6 +26,8 @@ class ConvertProgress final : public convert::Progress {
     done_bytes_ += bytes;
     if (bar_) bar_->Update(done_bytes_, total_bytes_);
   }
+  // Only under a guard, which commands have whose work no later run goes on with.
+  bool WantsStop() const override { return InterruptGuard::Requested(); }
   void End() override {
     const std::lock_guard lock(mutex_);
     bar_.reset();

@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <utility>
+
 namespace smoe::cli {
 
 namespace {
@@ -32,5 +34,11 @@ InterruptGuard::~InterruptGuard() { sigaction(SIGINT, &previous_action, nullptr)
 bool InterruptGuard::Requested() { return interrupt_requested != 0; }
 
 void InterruptGuard::Clear() { interrupt_requested = 0; }
+
+Result<ExitCode> NotWritten(const std::string& out, Error error, const Console& console) {
+  if (!InterruptGuard::Requested()) return Unexpected(std::move(error));
+  console.Note("{}: not written, interrupted\n", Printable(out));
+  return ExitCode::kInterrupted;
+}
 
 }  // namespace smoe::cli

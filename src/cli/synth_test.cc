@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <csignal>
+#include <filesystem>
 #include <set>
+#include <thread>
 
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
@@ -165,6 +169,26 @@ TEST(Synth, ARecordStoreHasNoBitsToChoose) {
       RunForTest({"synth", "olmoe-1b-7b", folder.Path("out"), "--bits", "2"});
   EXPECT_NE(output.code, 0);
   EXPECT_THAT(output.err, HasSubstr("--bits: a record store has 4 bits"));
+}
+
+// A signal as soon as there is something to leave; where the writing was faster, it is ignored.
+TEST(SynthProgram, CtrlCLeavesNothingBehind) {
+  const TestFolder folder;
+  const std::string out = folder.Path("model.smoe");
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  std::atomic<bool> is_over{false};
+  std::thread user([&] {
+    while (!is_over && !std::filesystem::exists(out + ".partial")) std::this_thread::yield();
+    std::raise(SIGINT);
+  });
+  const ProgramOutput output =
+      RunForTest({"synth", "qwen3-30b-a3b", out, "--layers", "3", "--vocab", "1000"});
+  is_over = true;
+  user.join();
+  std::signal(SIGINT, before);
+  EXPECT_EQ(output.code, 130);
+  EXPECT_THAT(output.err, HasSubstr("model.smoe: not written, interrupted"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.Path("")));
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ Result<ExtractReport> ExtractTrunk(const std::string& vault_path, const std::str
   const ProgressPhase phase(progress, "extracting", trunk->size);
   std::vector<std::byte> piece(std::min(kPieceBytes, trunk->size));
   const auto copy = [&](uint64_t at, Bytes part) -> Status {
+    SMOE_TRY(CheckGoesOn(progress));
     SMOE_TRY(out.file().WriteAt(at, part));
     out.file().StartWriteback(at, part.size());
     progress.Advance(part.size());

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -73,6 +74,19 @@ class CallbackProgress final : public Progress {
 
  private:
   std::function<void()> on_advance_;
+};
+
+// Wants to stop after so many steps.
+class StoppingProgress final : public Progress {
+ public:
+  explicit StoppingProgress(int step_count) : left_(step_count) {}
+  void Begin(std::string_view, uint64_t) override {}
+  void Advance(uint64_t) override { --left_; }
+  void End() override {}
+  bool WantsStop() const override { return left_ <= 0; }
+
+ private:
+  std::atomic<int> left_;
 };
 
 }  // namespace smoe::convert

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace smoe::convert {
 
 class Progress {
@@ -19,6 +21,9 @@ class Progress {
   virtual void Advance(uint64_t bytes) = 0;
   // The phase is over, also after a failure.
   virtual void End() = 0;
+  // True if the job shall end early. Asked between pieces by jobs that no later run goes on with;
+  // the others can be killed. Threads: any.
+  virtual bool WantsStop() const { return false; }
 
  protected:
   Progress() = default;
@@ -30,6 +35,12 @@ class NoProgress final : public Progress {
   void Advance(uint64_t) override {}
   void End() override {}
 };
+
+// kInvalid if `progress` wants the job to stop: as any failure it leaves nothing behind.
+inline Status CheckGoesOn(const Progress& progress) {
+  if (progress.WantsStop()) return Invalid("interrupted");
+  return Ok();
+}
 
 // A phase that ends with its scope.
 class ProgressPhase {

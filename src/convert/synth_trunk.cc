@@ -162,6 +162,7 @@ Status StreamSynthTrunk(const SynthTrunk& trunk, uint64_t seed, const TrunkSink&
       piece.resize(std::min(step, rows - first) * cols);
       FillRows(tensor, normal, key, first, piece);
       const Bytes bytes = std::as_bytes(std::span(piece));
+      SMOE_TRY(CheckGoesOn(progress));
       SMOE_TRY(sink(bytes));
       progress.Advance(bytes.size());
     }

@@ -148,6 +148,7 @@ Status WriteWeights(const Plan& plan, const SynthOptions& options, const SynthRe
       expert_count + 1, options.threads, [&] { return target.MakeFiller(random); },
       [&](size_t piece, std::unique_ptr<ExpertFiller>& filler) -> Status {
         if (piece == 0) return WriteTrunk(plan, options.seed, progress);
+        SMOE_TRY(CheckGoesOn(progress));
         SMOE_TRY(filler->Fill(piece - 1));
         SMOE_TRY(target.Write(piece - 1, filler->buffer()));
         progress.Advance(filler->buffer().size());

@@ -261,6 +261,22 @@ TEST(Synthesize, StartsAgainOverARecordStoreThatAKillLeft) {
   EXPECT_TRUE(store::OpenModelFiles(folder.Path("out"), {}));
 }
 
+// No later run could go on with it.
+TEST(Synthesize, LeavesNothingWhereItIsStopped) {
+  const TestFolder folder;
+  const std::string shape = SmallShape(folder);
+  for (const char* out : {"out.smoe", "out"}) {
+    SynthOptions options;
+    options.to = std::string(out) == "out" ? StoreKind::kRecords : StoreKind::kVault;
+    StoppingProgress progress(3);
+    const auto stopped = Synthesize(shape, folder.Path(out), options, progress);
+    ASSERT_FALSE(stopped);
+    EXPECT_THAT(stopped.error().message(), HasSubstr("interrupted"));
+    EXPECT_FALSE(fs::exists(folder.Path(out)));
+    EXPECT_FALSE(fs::exists(folder.Path(out) + ".partial"));
+  }
+}
+
 TEST(Synthesize, SaysWhatItNeedsWhereTheDriveIsTooSmall) {
   const TestFolder folder;
   const auto space = fs::space(folder.Path(""));

@@ -180,6 +180,17 @@ TEST_F(StripeTest, AStripingThatIsReplacedIsWholeUntilTheNewOneIs) {
   EXPECT_EQ(ReadFile(PartPath(2) + "-2"), "mine");
 }
 
+TEST_F(StripeTest, ACopyThatIsStoppedLeavesNothing) {
+  options_.is_stopped = [] { return true; };
+  const Status stopped = Write();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().message(), "interrupted");
+  EXPECT_TRUE(fs::is_empty(folder_.File("a")));
+  EXPECT_TRUE(fs::is_empty(folder_.File("b")));
+  EXPECT_FALSE(fs::exists(options_.out));
+  EXPECT_FALSE(fs::exists(options_.out + ".partial"));
+}
+
 TEST_F(StripeTest, LeftoverOfAKilledRunIsReplaced) {
   WriteFile(PartPath(2) + ".partial", std::string(1 << 20, 'x'));
   ASSERT_TRUE(Write());

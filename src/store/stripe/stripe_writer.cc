@@ -197,6 +197,7 @@ class Writer {
       const Place& place = placement_.places[ordinal];
       if (place.part != index + 1) continue;
       if (has_failed_) return Ok();
+      if (options_.is_stopped && options_.is_stopped()) return Invalid("interrupted");
       const MutableBytes block = slot.bytes().first(place.bytes);
       std::fill(block.begin(), block.end(), std::byte{0});
       SMOE_TRY(ReadExpert(store_, ids[ordinal], slot.bytes()));

@@ -22,6 +22,9 @@ struct WriteStripeOptions {
   bool overwrite = false;
   // Bytes copied so far, of how many. Called from one thread at a time.
   std::function<void(uint64_t done, uint64_t total)> progress;
+  // True ends the copying early, kInvalid and without a trace. Asked before each expert, by any
+  // thread.
+  std::function<bool()> is_stopped;
 };
 
 // Every expert is admitted by the store before it is copied, so that damage does not spread.
