@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
+#include <sstream>
+
+#include "base/system_file.h"
 
 namespace smoe {
 
@@ -27,11 +29,13 @@ bool Names(std::string_view controllers, std::string_view controller) {
 
 }  // namespace
 
-std::vector<CgroupFolder> CgroupFolders(const std::string& root, std::string_view controller) {
+Result<std::vector<CgroupFolder>> CgroupFolders(const std::string& root,
+                                                std::string_view controller) {
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(root + "/proc/self/cgroup"));
   std::vector<CgroupFolder> folders;
-  std::ifstream file(root + "/proc/self/cgroup");
+  std::istringstream lines(text.value_or(""));
   std::string line;  // "id:controllers:/path"
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
+
 namespace smoe {
 
 struct CgroupFolder {
@@ -15,8 +17,10 @@ struct CgroupFolder {
 
 // From this process's own groups up to the mounts, of version 2 and of version 1's `controller`
 // ("memory", "cpu"). Each of them may have a limit, and the smallest counts. Empty without cgroups.
+// Errors: as ReadSystemFile.
 // `root` is where /proc and /sys are looked up: "" on a real system, a folder in tests.
 // Source: man 7 cgroups, "/proc/pid/cgroup".
-std::vector<CgroupFolder> CgroupFolders(const std::string& root, std::string_view controller);
+Result<std::vector<CgroupFolder>> CgroupFolders(const std::string& root,
+                                                std::string_view controller);
 
 }  // namespace smoe

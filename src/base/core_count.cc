@@ -57,7 +57,9 @@ size_t PhysicalCoreCount(const std::string& root, std::span<const size_t> cpus) 
 
 std::optional<size_t> CgroupCoreQuota(const std::string& root) {
   std::optional<double> least;
-  for (const CgroupFolder& folder : CgroupFolders(root, "cpu")) {
+  const auto folders = CgroupFolders(root, "cpu");
+  if (!folders) return std::nullopt;  // more threads than pay is all that comes of it
+  for (const CgroupFolder& folder : *folders) {
     const std::optional<double> quota = Quota(folder);
     if (quota) least = std::min(*quota, least.value_or(*quota));
   }

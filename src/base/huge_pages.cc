@@ -3,6 +3,9 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
+
+#include "base/system_file.h"
 
 namespace smoe {
 
@@ -29,14 +32,15 @@ bool ParseField(const std::string& line, const char* name, uint64_t* bytes) {
 
 Result<PageUse> ReadPageUse(Bytes memory, const std::string& root) {
   const std::string path = root + "/proc/self/smaps";
-  std::ifstream file(path);
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  std::istringstream lines(text.value_or(""));
   const auto first = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t last = first + memory.size();
   PageUse use;
   bool is_ours = false;
   bool is_found = false;
   std::string line;
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     uint64_t begin = 0;
     uint64_t end = 0;
     if (ParseBounds(line, &begin, &end)) {

@@ -1,11 +1,11 @@
 #include "base/memory_limits.h"
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "base/cgroup.h"
+#include "base/system_file.h"
 
 namespace smoe {
 
@@ -14,18 +14,20 @@ namespace {
 // Version 1 writes "no limit" as a number near 2^63.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
-std::optional<uint64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
+Result<std::optional<uint64_t>> ReadNumber(const std::string& path) {
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  std::istringstream number(text.value_or(""));
   uint64_t value = 0;
-  if (!(file >> value)) return std::nullopt;  // also for "max"
+  if (!(number >> value)) return std::nullopt;  // also for "max"
   return value;
 }
 
 // The value behind `key` in lines of "key value".
-std::optional<uint64_t> ReadKey(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
+Result<std::optional<uint64_t>> ReadKey(const std::string& path, const std::string& key) {
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  std::istringstream lines(text.value_or(""));
   std::string line;
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     std::istringstream words(line);
     std::string name;
     uint64_t value = 0;
@@ -44,26 +46,29 @@ constexpr CgroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_byt
                                    "total_inactive_file"};
 
 // Lowers `free` to what `folder` leaves, if it has a limit and that is less.
-void ApplyLimit(const CgroupFolder& folder, FreeMemory* free) {
+Status ApplyLimit(const CgroupFolder& folder, FreeMemory* free) {
   const CgroupFiles& files = folder.is_version2 ? kVersion2 : kVersion1;
-  const auto limit = ReadNumber(folder.path + files.limit);
-  if (!limit || *limit >= kNoLimit) return;
-  const uint64_t usage = ReadNumber(folder.path + files.usage).value_or(0);
-  const uint64_t cached = ReadKey(folder.path + "memory.stat", files.reclaimable_key).value_or(0);
-  const uint64_t used = usage - std::min(usage, cached);
+  SMOE_TRY_ASSIGN(const auto limit, ReadNumber(folder.path + files.limit));
+  if (!limit || *limit >= kNoLimit) return Ok();
+  SMOE_TRY_ASSIGN(const auto found_usage, ReadNumber(folder.path + files.usage));
+  SMOE_TRY_ASSIGN(const auto cached, ReadKey(folder.path + "memory.stat", files.reclaimable_key));
+  const uint64_t usage = found_usage.value_or(0);
+  const uint64_t used = usage - std::min(usage, cached.value_or(0));
   const uint64_t left = *limit - std::min(*limit, used);
-  if (left >= free->bytes) return;
+  if (left >= free->bytes) return Ok();
   *free = {left, fmt::format("limited to {} by cgroup {}", SizeText(*limit), folder.name)};
+  return Ok();
 }
 
 }  // namespace
 
 Result<FreeMemory> ReadFreeMemory(const std::string& root) {
   const std::string path = root + "/proc/meminfo";
-  const auto available = ReadKey(path, "MemAvailable:");
+  SMOE_TRY_ASSIGN(const auto available, ReadKey(path, "MemAvailable:"));
   if (!available) return Io("{}: cannot be read, or has no line MemAvailable", path);
   FreeMemory free = {*available * 1024, "MemAvailable"};
-  for (const CgroupFolder& folder : CgroupFolders(root, "memory")) ApplyLimit(folder, &free);
+  SMOE_TRY_ASSIGN(const auto folders, CgroupFolders(root, "memory"));
+  for (const CgroupFolder& folder : folders) SMOE_TRY(ApplyLimit(folder, &free));
   return free;
 }
 

@@ -10,14 +10,16 @@
 #include "base/cgroup.h"
 #include "base/memory.h"
 #include "base/memory_limits.h"
+#include "base/system_file.h"
 
 namespace smoe {
 
 namespace {
 
-// The total of the line "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345".
-bool ReadStall(const std::string& path, uint64_t* stall_us) {
-  std::ifstream file(path);
+// The total of the line "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345". False without it.
+Result<bool> ReadStall(const std::string& path, uint64_t* stall_us) {
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  std::istringstream file(text.value_or(""));
   std::string word;
   if (!(file >> word) || word != "some") return false;
   constexpr std::string_view kTotal = "total=";
@@ -30,11 +32,10 @@ bool ReadStall(const std::string& path, uint64_t* stall_us) {
 }
 
 // Source: man 5 proc_pid_stat, field 12; the name in brackets may hold anything.
-uint64_t ReadMajorFaults(const std::string& path) {
+Result<uint64_t> ReadMajorFaults(const std::string& path) {
   constexpr int kFieldsBefore = 9;  // from the state on
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  const std::string line = text.value_or("");
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream words(line.substr(name_end + 1));
@@ -46,8 +47,9 @@ uint64_t ReadMajorFaults(const std::string& path) {
 }
 
 // False if the file is not there or does not count them.
-bool ReadRefaults(const std::string& path, uint64_t* sum) {
-  std::ifstream file(path);
+Result<bool> ReadRefaults(const std::string& path, uint64_t* sum) {
+  SMOE_TRY_ASSIGN(const auto text, ReadSystemFile(path));
+  std::istringstream file(text.value_or(""));
   std::string name;
   uint64_t value = 0;
   bool has_any = false;
@@ -66,20 +68,24 @@ Result<PressureSample> ReadPressure(uint64_t time_ns, const std::string& root) {
   sample.time_ns = time_ns;
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory(root));
   sample.free_bytes = free.bytes;
-  sample.major_fault_count = ReadMajorFaults(root + "/proc/self/stat");
+  SMOE_TRY_ASSIGN(sample.major_fault_count, ReadMajorFaults(root + "/proc/self/stat"));
   bool has_stall = false;
   bool has_refaults = false;
-  for (const CgroupFolder& folder : CgroupFolders(root, "memory")) {
+  SMOE_TRY_ASSIGN(const auto folders, CgroupFolders(root, "memory"));
+  for (const CgroupFolder& folder : folders) {
     if (!has_stall && folder.is_version2) {
-      has_stall = ReadStall(folder.path + "memory.pressure", &sample.stall_us);
+      SMOE_TRY_ASSIGN(has_stall, ReadStall(folder.path + "memory.pressure", &sample.stall_us));
       sample.stall_is_own = has_stall;
     }
     // The process's own group comes first.
     if (!has_refaults) {
-      has_refaults = ReadRefaults(folder.path + "memory.stat", &sample.refault_count);
+      SMOE_TRY_ASSIGN(has_refaults,
+                      ReadRefaults(folder.path + "memory.stat", &sample.refault_count));
     }
   }
-  if (!has_stall) ReadStall(root + "/proc/pressure/memory", &sample.stall_us);
+  if (!has_stall) {
+    SMOE_TRY(ReadStall(root + "/proc/pressure/memory", &sample.stall_us));
+  }
   return sample;
 }
 

@@ -44,7 +44,9 @@ Finding CheckFreeMemory(const std::string& root) {
     finding.severity = Severity::kProblem;
     finding.found = free.error().message();
     finding.meaning = "the engine divides what is free and cannot start without knowing it";
-    finding.remedy = "mount /proc";
+    finding.remedy = free.error().code() == ErrorCode::kExhausted
+                         ? "ulimit -n with a larger number, or close files"
+                         : "mount /proc";
     finding.blocks = free.error().code();
     return finding;
   }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/memory.h"
+#include "base/system_file.h"
 #include "io/direct_io.h"
 
 namespace smoe::io {
@@ -39,10 +40,13 @@ ErrorCode WriteErrorCode(int error) {
                                                               : ErrorCode::kIo;
 }
 
-// The descriptor, or kIo and kInvalid as in file.h. O_NONBLOCK: opening a pipe must not wait.
+// The descriptor, or an error as in file.h. O_NONBLOCK: opening a pipe must not wait.
 Result<int> OpenDescriptor(const std::string& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kNewFileMode);
-  if (fd < 0) return Io("{}: {}", path, ErrorText(errno));
+  if (fd < 0) {
+    return Unexpected(
+        Error(OpenErrorCode(errno), fmt::format("{}: {}", path, OpenErrorText(errno))));
+  }
   struct stat info = {};
   if (::fstat(fd, &info) != 0) {
     const int error = errno;

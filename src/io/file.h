@@ -23,7 +23,7 @@ class File {
   File& operator=(const File&) = delete;
   ~File();
 
-  // Errors: kIo with path and reason; kInvalid for a folder, pipe, socket or device.
+  // Errors: kIo with path and reason; kExhausted for too many open; kInvalid for no regular file.
   static Result<File> OpenRead(const std::string& path);
   // O_DIRECT, proven by one real read: kUnsupported if the file system takes the flag and then
   // refuses the reads. Offsets, lengths and buffers are then multiples of kDirectAlignment.
