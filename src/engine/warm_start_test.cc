@@ -68,22 +68,23 @@ class WarmStartTest : public testing::Test {
   std::unique_ptr<experts::ExpertCache> cache_;
 };
 
-// A pass gives 1 - 2^(-1/256) of a share, and what is kept is halved: 5 of layer 2 ends at
-// 1 - 2^(-20/256) = 0.053, 3 of layer 0 at 0.040; 1 of layer 2, with 2 passes, at 0.005.
+// What is kept are shares of the tokens, halved: 5 of layer 2 all of them, 3 of layer 0 16 of 20, 4
+// of layer 0 4 of 20; 1 of layer 2, with 1 of 40, half of which is less than 1/64.
 TEST_F(WarmStartTest, TheNextRunReadsWhatThisOneWantedMostFirst) {
   {
     WarmStart warm(*cache_, store_, path_);
     EXPECT_THAT(warm.sentence(), HasSubstr("knows no expert"));
-    for (int i = 0; i < 15; ++i) RunPass({{0, 3}});
-    for (int i = 0; i < 18; ++i) RunPass({{2, 5}});
-    for (int i = 0; i < 2; ++i) RunPass({{2, 5}, {2, 1}});
+    for (int i = 0; i < 16; ++i) RunPass({{0, 3}});
+    for (int i = 0; i < 4; ++i) RunPass({{0, 4}});
+    RunPass({{2, 5}, {2, 1}});
+    for (int i = 0; i < 39; ++i) RunPass({{2, 5}});
   }
   Restart(8);
   WarmStart warm(*cache_, store_, path_);
-  EXPECT_THAT(warm.sentence(), HasSubstr("warm start: 2 experts"));
-  while (cache_->Audit().resident < 2) RunPass({});
+  EXPECT_THAT(warm.sentence(), HasSubstr("warm start: 3 experts"));
+  while (cache_->Audit().resident < 3) RunPass({});
   for (int i = 0; i < 20; ++i) RunPass({});
-  EXPECT_EQ(order_, (std::vector<uint64_t>{8 + 5, 3}));
+  EXPECT_EQ(order_, (std::vector<uint64_t>{8 + 5, 3, 4}));
 }
 
 TEST_F(WarmStartTest, WorthHalvesWithEachRunThatDoesNotWantTheExpert) {
@@ -96,8 +97,10 @@ TEST_F(WarmStartTest, WorthHalvesWithEachRunThatDoesNotWantTheExpert) {
   const auto kept = ReadHotSet(path_, 16);
   ASSERT_TRUE(kept.has_value());
   EXPECT_NEAR((*kept)[2], 0.4, 1e-6) << "of a layer that saw no token";
-  EXPECT_NEAR((*kept)[8], 0.2 * 0.997296, 1e-6) << "2^(-1/256) = 0.997296";
-  EXPECT_NEAR((*kept)[15], 0.002704, 1e-6);
+  // The average of layer 1: a quarter of it recalled, and one token, 1 - 2^(-1/1024) = 0.000677 of
+  // it: 0.249831 / (0.249831 + 0.000677) and 0.000677 / (0.249831 + 0.000677).
+  EXPECT_NEAR((*kept)[8], 0.2 * 0.997299, 1e-6);
+  EXPECT_NEAR((*kept)[15], 0.002701, 1e-6);
 }
 
 TEST_F(WarmStartTest, ARunThatWantedNothingLeavesTheFileAlone) {

@@ -1,10 +1,9 @@
 #include "experts/eviction.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "experts/demand.h"
 
 namespace smoe::experts {
 
@@ -28,60 +27,44 @@ class Lru final : public EvictionPolicy {
 class Frequency final : public EvictionPolicy {
  public:
   explicit Frequency(std::vector<uint32_t> layer_begins)
-      : layer_begins_(std::move(layer_begins)),
-        last_pass_(layer_begins_.size()),
-        shares_(layer_begins_.back()) {}
+      : demand_(std::move(layer_begins)), last_pass_(demand_.layer_begins().size() - 1) {
+    shares_.reserve(demand_.layer_begins().back());
+  }
 
   void Note(const PassUse& pass) override {
-    SMOE_CHECK(pass.row_count > 0);
     SMOE_CHECK(pass.row_counts.empty() || pass.row_counts.size() == pass.ordinals.size());
     ++pass_;
-    const double slow = Keep(kSlowHalfLifeTokens, pass.row_count);
-    const double fast = Keep(kFastHalfLifeTokens, pass.row_count);
-    for (const uint32_t ordinal : pass.ordinals) AgeLayerOf(ordinal, slow, fast);
-    for (size_t i = 0; i < pass.ordinals.size(); ++i) {
-      const double share = pass.row_counts.empty() ? 1.0 : pass.row_counts[i];
-      Shares& shares = shares_[pass.ordinals[i]];
-      shares.slow += (1 - slow) * share / pass.row_count;
-      shares.fast += (1 - fast) * share / pass.row_count;
+    for (const uint32_t ordinal : pass.ordinals) {
+      const size_t layer = demand_.LayerOf(ordinal);
+      if (last_pass_[layer] == pass_) continue;
+      last_pass_[layer] = pass_;
+      NoteLayer(layer, pass);
     }
   }
-  double Worth(uint32_t ordinal) const override {
-    const Shares& shares = shares_[ordinal];
-    return (1 - kFastWeight) * shares.slow + kFastWeight * shares.fast;
-  }
-  double LastingWorth(uint32_t ordinal) const override { return shares_[ordinal].slow; }
+  double Worth(uint32_t ordinal) const override { return demand_.Forecast(ordinal); }
+  double LastingWorth(uint32_t ordinal) const override { return demand_.LongShare(ordinal); }
   void Recall(uint32_t ordinal, double lasting_worth) override {
-    shares_[ordinal].slow = lasting_worth;
+    demand_.Recall(ordinal, lasting_worth);
   }
 
  private:
-  struct Shares {
-    double slow = 0;
-    double fast = 0;
-  };
-
-  // What is left of an average after so many tokens.
-  static double Keep(double half_life, uint32_t tokens) {
-    return std::exp2(-static_cast<double>(tokens) / half_life);
-  }
-
-  // Once a pass.
-  void AgeLayerOf(uint32_t ordinal, double slow, double fast) {
-    const auto behind = std::upper_bound(layer_begins_.begin(), layer_begins_.end(), ordinal);
-    const auto layer = static_cast<size_t>(behind - layer_begins_.begin()) - 1;
-    if (last_pass_[layer] == pass_) return;
-    last_pass_[layer] = pass_;
-    for (uint32_t i = layer_begins_[layer]; i < layer_begins_[layer + 1]; ++i) {
-      shares_[i].slow *= slow;
-      shares_[i].fast *= fast;
+  void NoteLayer(size_t layer, const PassUse& pass) {
+    const uint32_t begin = demand_.layer_begins()[layer];
+    const uint32_t end = demand_.layer_begins()[layer + 1];
+    shares_.assign(end - begin, 0);
+    for (size_t i = 0; i < pass.ordinals.size(); ++i) {
+      const uint32_t ordinal = pass.ordinals[i];
+      if (ordinal < begin || ordinal >= end) continue;
+      const double row_count = pass.row_counts.empty() ? 1.0 : pass.row_counts[i];
+      shares_[ordinal - begin] = row_count / pass.row_count;
     }
+    demand_.Note(layer, pass.row_count, shares_);
   }
 
-  const std::vector<uint32_t> layer_begins_;
+  Demand demand_;
   std::vector<uint64_t> last_pass_;  // by layer
   uint64_t pass_ = 0;
-  std::vector<Shares> shares_;
+  std::vector<double> shares_;  // of one layer; room for the largest, so that no pass allocates
 };
 
 }  // namespace

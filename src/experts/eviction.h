@@ -4,10 +4,10 @@
 // goes first. Worth never depends on what is resident, so that one policy can serve the cache and
 // any number of shadow caches beside it.
 //
-// kFrequency: worth = 3/4 slow + 1/4 fast, two shares of the layer's tokens that chose the expert,
-// averaged with half-lives of 256 and of 2 tokens. Some experts are always in demand, and a token
-// likes the experts of the one before it; plain recency sees only the second, plain frequency only
-// the first. docs/streaming.md compares them on traces.
+// kFrequency: worth is what experts/demand.h forecasts: how many of the next few tokens choose the
+// expert, by how many did over three spans of time, and how much each of these says about what
+// comes. Plain recency forgets what is always in demand, plain frequency does not see that a token
+// likes the experts of the one before it. docs/streaming.md compares them on traces.
 //
 // Threads: one owner.
 #pragma once
@@ -56,9 +56,5 @@ std::optional<Eviction> EvictionFromName(std::string_view name);
 // experts.
 std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(Eviction eviction,
                                                    std::vector<uint32_t> layer_begins);
-
-inline constexpr double kSlowHalfLifeTokens = 256;
-inline constexpr double kFastHalfLifeTokens = 2;
-inline constexpr double kFastWeight = 0.25;
 
 }  // namespace smoe::experts

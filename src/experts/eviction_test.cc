@@ -24,15 +24,16 @@ TEST(Eviction, LruValuesTheLatestMost) {
   EXPECT_LT(lru->Worth(3), lru->Worth(0));
 }
 
-// slow = 1 - 2^(-1/256), fast = 1 - 2^(-1/2) after one use; both halve with their half-lives.
-TEST(Eviction, FrequencyIsThreeQuartersSlowAndOneQuarterFast) {
+// All averages of one token are that token; of two, the long and the fast one of the first token's
+// expert are k / (1 + k) with k = 2^(-1/1024) and 2^(-1/2).
+TEST(Eviction, FrequencyBeginsWithThreeQuartersSlowAndOneQuarterFast) {
   const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, {0, kExperts});
   const uint32_t used[] = {2};
   frequency->Note(Use(used));
-  EXPECT_NEAR(frequency->Worth(2), 0.75 * 0.0027039 + 0.25 * 0.2928932, 1e-6);
+  EXPECT_NEAR(frequency->Worth(2), 1, 1e-9);
   const uint32_t other[] = {3};
-  frequency->Note(Use(other, 256));
-  EXPECT_NEAR(frequency->Worth(2), 0.75 * 0.0027039 / 2, 1e-6);
+  frequency->Note(Use(other));
+  EXPECT_NEAR(frequency->Worth(2), 0.75 * 0.4998308 + 0.25 * 0.4142136, 1e-6);
   EXPECT_EQ(frequency->Worth(1), 0.0);
 }
 
@@ -41,9 +42,16 @@ TEST(Eviction, ManyRowsCountAsManyTokens) {
   const uint32_t used[] = {0, 1};
   const uint32_t row_counts[] = {192, 64};
   rows->Note(Use(used, 256, row_counts));
-  // Half of a slow average is new, and 3/4 or 1/4 of the rows chose the expert; of a fast one all.
-  EXPECT_NEAR(rows->Worth(0), 0.75 * 0.5 * 0.75 + 0.25 * 0.75, 1e-9);
-  EXPECT_NEAR(rows->Worth(1), 0.75 * 0.5 * 0.25 + 0.25 * 0.25, 1e-9);
+  EXPECT_NEAR(rows->Worth(0), 0.75, 1e-9);
+  EXPECT_NEAR(rows->Worth(1), 0.25, 1e-9);
+}
+
+TEST(Eviction, APassThroughTwoLayersIsNotedInBoth) {
+  const auto frequency = MakeEvictionPolicy(Eviction::kFrequency, {0, kExperts, 2 * kExperts});
+  const uint32_t used[] = {5, 1, 6};
+  frequency->Note(Use(used));
+  for (const uint32_t ordinal : used) EXPECT_NEAR(frequency->Worth(ordinal), 1, 1e-9);
+  EXPECT_EQ(frequency->Worth(4), 0.0);
 }
 
 TEST(Eviction, OtherLayersAreLeftAlone) {

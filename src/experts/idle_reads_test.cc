@@ -172,7 +172,7 @@ TEST_F(IdleReads, RecalledWorthCountsFromTheFirstPassOn) {
   std::vector<double> worths(16, 0.0);
   worths[8] = 0.5;
   cache_->Recall(worths);
-  EXPECT_DOUBLE_EQ(cache_->Worth({1, 0}), 0.5 * (1 - kFastWeight));
+  EXPECT_DOUBLE_EQ(cache_->Worth({1, 0}), 0.5 * 0.75);
   EXPECT_EQ(cache_->LastingWorths(), worths);
   RunPass(Experts(1, {0}));
   for (uint32_t i = 1; i < 6; ++i) RunPass(Experts(1, {i}));
