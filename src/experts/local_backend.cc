@@ -210,7 +210,7 @@ void LocalBackend::Guess(uint32_t layer_index, std::span<const uint32_t> likely_
     const store::ExpertId id = {layer_index, expert};
     if (std::find(likely_.begin(), likely_.end(), id) == likely_.end()) likely_.push_back(id);
   }
-  if (!likely_.empty()) cache_.Prefetch(likely_, true);
+  cache_.Prefetch(likely_, true);  // none, too: what was said before is no longer so
 }
 
 // A token ends where a layer comes that is not behind the last one.
@@ -233,7 +233,6 @@ void LocalBackend::TimeToken(const RoutedRows& rows) {
 // What many rows will want of the next layer, what most of them will first. The reads begin while
 // this layer computes and the next attends, and not all will have begun.
 void LocalBackend::ForeseeMany(uint32_t layer_index, std::span<const uint32_t> likely_ids) {
-  if (likely_ids.empty()) return;
   std::fill(likely_counts_.begin(), likely_counts_.end(), 0U);
   for (const uint32_t expert : likely_ids) {
     if (expert < likely_counts_.size()) ++likely_counts_[expert];

@@ -548,5 +548,24 @@ TEST(LocalBackend, GuessesAreReadAheadAndChangeNoBit) {
   EXPECT_TRUE(SameBits(next, RunGood(store, {.slot_count = 16}, batch)));
 }
 
+// The queue has room for two reads, so that of four guesses two wait.
+TEST(LocalBackend, AnEmptyListTakesBackGuessesThatWait) {
+  TestStore store({.layers = {{0, 8}, {1, 8}}});
+  const std::vector<uint32_t> likely = {5, 2, 7, 1};
+  for (const size_t row_count : {size_t{1}, size_t{17}}) {
+    for (const bool takes_back : {false, true}) {
+      Machine machine(store, {.slot_count = 16,
+                              .row_count_max = 17,
+                              .prefetch = PrefetchMode::kOn,
+                              .queue = {.depth = 2}});
+      machine.backend->Foresee(0, likely, row_count);
+      EXPECT_EQ(machine.backend->stats().prefetch_count, 2u);
+      if (takes_back) machine.backend->Foresee(0, {}, row_count);
+      for (int i = 0; i < 100; ++i) machine.backend->Poll();
+      EXPECT_EQ(machine.backend->stats().prefetch_count, takes_back ? 2u : 4u) << row_count;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace smoe::experts
