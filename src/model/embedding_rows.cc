@@ -7,12 +7,9 @@
 
 #include "base/check.h"
 #include "checkpoint/trunk_format.h"
-#include "model/trunk.h"
+#include "model/matrix_rows.h"
 #include "model/trunk_plan.h"
 #include "tensor/finite.h"
-#include "tensor/quantise.h"
-#include "tensor/quantise_int8.h"
-#include "tensor/round_bf16.h"
 #include "tensor/tensor.h"
 
 namespace smoe::model {
@@ -115,24 +112,9 @@ Status EmbeddingRows::Convert(std::span<float> row) {
   // f32 holds every float of a file.
   if (checkpoint::FormatOf(place_.dtype) == place_.format) return Ok();
   if (place_.format == WeightFormat::kF32) return Ok();
-  SMOE_TRY(Quantise(row));
+  SMOE_TRY(EncodeRows({place_.format, 1, place_.cols, codes_, scales_}, 0, row));
   DecodeRow(MatrixView(place_.format, 1, place_.cols, codes_, scales_), 0, row);
   return Ok();
-}
-
-Status EmbeddingRows::Quantise(std::span<const float> row) {
-  if (place_.format == WeightFormat::kInt8) {
-    SMOE_TRY(tensor::QuantiseInt8({1, place_.cols, codes_, scales_}, 0, 1, row));
-    return Ok();
-  }
-  if (place_.format == WeightFormat::kSmoeQ4) {
-    return tensor::QuantiseSmoe(row, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
-                                tensor::Quantiser::kMse, codes_, scales_);
-  }
-  tensor::RoundToBf16(row, codes_);
-  const auto bad = tensor::FindNonFinite(tensor::DType::kBF16, codes_);
-  if (!bad) return Ok();
-  return Unsupported("element {} is {}, beyond what bf16 holds", *bad, row[*bad]);
 }
 
 }  // namespace smoe::model

@@ -60,7 +60,6 @@ class EmbeddingRows {
   bool IsKept(uint32_t token) const { return kept_tokens_[token % kEmbeddingRowsKept] == token; }
   Status Load(uint32_t token);
   Status Convert(std::span<float> row);
-  Status Quantise(std::span<const float> row);
 
   const Place place_;
   const io::File file_;

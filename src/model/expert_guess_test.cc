@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "model/checkpoint_model_for_test.h"
 
@@ -125,6 +126,43 @@ TEST(ExpertGuess, ADenseLayerForeseesTheSparseOneBehindItAndIsForeseenByNone) {
   EXPECT_EQ(backend->late_ids[1].size(), 2u);
   EXPECT_EQ(backend->early_ids[1].size(), 0u);
   EXPECT_EQ(backend->late[1].named, 3 * 2);
+}
+
+// Layers 1 and 3 have experts, 0 and 2 are dense. Without what attention, experts and the dense
+// network of 2 add, layer 3 routes the very rows that were asked about.
+TEST(ExpertGuess, ManyRowsForeseeTheSparseLayerBehindADenseOne) {
+  const std::string path = SharedPath("checkpoints/qwen3_moe_step2");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no reference data at " << path;
+  EditableFolder folder(path);
+  std::vector<std::string> silent = {"model.layers.2.mlp.down_proj.weight"};
+  for (const char* layer : {"2", "3"})
+    silent.push_back(fmt::format("model.layers.{}.self_attn.o_proj.weight", layer));
+  for (int expert = 0; expert < 8; ++expert) {
+    silent.push_back(fmt::format("model.layers.1.mlp.experts.{}.down_proj.weight", expert));
+  }
+  for (const std::string& name : silent) folder.Fill(name, 0);
+  const auto written = folder.Write();
+  const store::ModelFiles files = OpenFolder(written->path());
+  ListeningBackend backend(files.trunk, files.config.hidden_size);
+  std::vector<uint32_t> wanted;
+  backend.after_run = [&](const experts::RoutedRows& rows, auto*) {
+    if (rows.layer_index == 3)
+      wanted.assign(rows.expert_ids, rows.expert_ids + rows.row_count * rows.top_k);
+  };
+  ThreadPool pool(2);
+  const auto model = Model::Load(files, pool, kernels::kScalarKernels, backend,
+                                 {.row_count_max = 40, .logit_row_max = 1});
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  const auto kv = KvCache::Create((*model)->kv_shape(), 40);
+  ASSERT_TRUE(kv.has_value());
+  KvSequence sequence = (*kv)->NewSequence();
+  std::vector<uint32_t> ids(40);
+  for (uint32_t i = 0; i < 40; ++i) ids[i] = i * 7 % 320;
+  const SequenceRows rows = {&sequence, ids, SequenceRows::Logits::kNone};
+  ASSERT_TRUE((*model)->Step({&rows, 1}, nullptr).has_value());
+  EXPECT_EQ(wanted.size(), 40u * 2);
+  EXPECT_THAT(backend.early_ids[3], testing::UnorderedElementsAreArray(wanted));
+  EXPECT_TRUE(backend.early_ids[2].empty());
 }
 
 // What KeepAttention looks at; the rest is there because a step has it.

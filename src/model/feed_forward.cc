@@ -54,8 +54,9 @@ void TapRouting(const Forward& forward, StepTaps::Layer* tap) {
   }
 }
 
-// Runs the rows [begin, end), all of them live.
-Status RunRoutedRange(const Forward& forward, uint32_t layer_index, size_t begin, size_t end) {
+// Runs the rows [begin, end), all of them live. `likely_layer`: that scratch.likely_ids is about.
+Status RunRoutedRange(const Forward& forward, uint32_t layer_index, uint32_t likely_layer,
+                      size_t begin, size_t end) {
   const Scratch& scratch = forward.scratch;
   const size_t hidden = forward.config.hidden_size;
   const size_t top_k = forward.router_rule.top_k;
@@ -67,7 +68,7 @@ Status RunRoutedRange(const Forward& forward, uint32_t layer_index, size_t begin
                                 .expert_ids = scratch.expert_ids.data() + begin * top_k,
                                 .weights = scratch.weights + begin * top_k,
                                 .out = scratch.branch + begin * hidden,
-                                .likely_layer = layer_index + 1,
+                                .likely_layer = likely_layer,
                                 .likely_ids = scratch.likely_ids,
                                 .more_follow = scratch.logit_rows.empty()},
                                &row_failures));
@@ -81,7 +82,7 @@ Status RunRoutedRange(const Forward& forward, uint32_t layer_index, size_t begin
 
 // Rows of failed sequences have no routing: the live rows between them run one stretch at a time,
 // which changes no bit of them.
-Status RunRouted(const Forward& forward, uint32_t layer_index) {
+Status RunRouted(const Forward& forward, uint32_t layer_index, uint32_t likely_layer) {
   for (size_t begin = 0; begin < forward.row_count();) {
     size_t end = begin;
     while (end < forward.row_count() && forward.RowIsLive(end)) ++end;
@@ -89,7 +90,7 @@ Status RunRouted(const Forward& forward, uint32_t layer_index) {
       ++begin;
       continue;
     }
-    SMOE_TRY(RunRoutedRange(forward, layer_index, begin, end));
+    SMOE_TRY(RunRoutedRange(forward, layer_index, likely_layer, begin, end));
     begin = end;
   }
   return Ok();
@@ -126,20 +127,20 @@ void ForeseeExperts(const Forward& forward, const LayerWeights& layer, uint32_t 
 }
 
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
-                  const LayerWeights* next, StepTaps::Layer* tap) {
+                  const SparseLayer& next, StepTaps::Layer* tap) {
   {
     const Timed timed(forward.profile.of(Phase::kRouter));
     RouteRows(forward, layer, layer_index);
     forward.scratch.likely_ids.clear();
-    if (next != nullptr && next->is_sparse && forward.backend.WantsLikely(forward.row_count())) {
+    if (next.weights != nullptr && forward.backend.WantsLikely(forward.row_count())) {
       const bool is_few = forward.row_count() <= experts::kGuessRowsMax;  // asked once more
-      GuessExperts(forward, *next, layer_index + 1, is_few ? GuessKind::kSure : GuessKind::kAll);
+      GuessExperts(forward, *next.weights, next.index, is_few ? GuessKind::kSure : GuessKind::kAll);
     }
   }
   if (tap != nullptr) TapRouting(forward, tap);
   {
     const Timed timed(forward.profile.of(Phase::kExperts));
-    SMOE_TRY(RunRouted(forward, layer_index));
+    SMOE_TRY(RunRouted(forward, layer_index, next.index));
   }
   if (!layer.has_dense()) return Ok();
   const Timed timed(forward.profile.of(Phase::kDense));

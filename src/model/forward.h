@@ -85,12 +85,17 @@ void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, floa
 // nor for dense layers before it; of the others behind the layer before.
 void ForeseeExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
 
+struct SparseLayer {
+  const LayerWeights* weights = nullptr;
+  uint32_t index = 0;
+};
+
 // branch = weighted sum of the routed experts, plus the shared expert where there is one.
-// `next`: the layer behind, or nullptr; what its router may want is guessed for the backend.
+// `next`: a later layer with experts, or none; what its router may want is guessed for the backend.
 // `tap`: nullptr, or gets the routing.
 // Errors: only if the backend cannot go on.
 Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,
-                  const LayerWeights* next, StepTaps::Layer* tap);
+                  const SparseLayer& next, StepTaps::Layer* tap);
 
 // Fails the sequences of live rows whose residual stream is not finite, naming the layer.
 void CheckHidden(const Forward& forward, uint32_t layer_index);

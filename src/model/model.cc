@@ -8,6 +8,7 @@
 #include "model/arch/arch_traits.h"
 #include "model/expert_guess.h"
 #include "model/forward.h"
+#include "model/matrix_rows.h"
 #include "tensor/finite.h"
 
 namespace smoe::model {
@@ -156,6 +157,7 @@ class ModelImpl final : public Model {
   Status PlaceRows(std::span<const SequenceRows> sequences);
   void Embed(const Forward& forward);
   Status RunLayer(const Forward& forward, uint32_t layer_index, StepTaps::Layer* tap);
+  SparseLayer NextSparse(uint32_t layer_index, size_t row_count) const;
   void RunHead(const Forward& forward, StepTaps* taps);
 
   const checkpoint::ModelConfig config_;
@@ -220,6 +222,17 @@ void ModelImpl::Embed(const Forward& forward) {
   pool_.ParallelFor(scratch_.rows.size(), 1, std::ref(body));
 }
 
+// The layer whose experts are guessed while those of `layer_index` are computed. Many rows together
+// want nearly all that is named, whatever dense layers in between add. Few are asked again behind
+// such a layer, which is then early enough and says more.
+SparseLayer ModelImpl::NextSparse(uint32_t layer_index, size_t row_count) const {
+  for (uint32_t next = layer_index + 1; next < trunk_->layers.size(); ++next) {
+    if (trunk_->layers[next].is_sparse) return {&trunk_->layers[next], next};
+    if (row_count <= experts::kGuessRowsMax) break;
+  }
+  return {};
+}
+
 Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTaps::Layer* tap) {
   const LayerWeights& layer = trunk_->layers[layer_index];
   scratch_.layer_index = layer_index;
@@ -228,17 +241,17 @@ Status ModelImpl::RunLayer(const Forward& forward, uint32_t layer_index, StepTap
   KeepAttention(forward, layer_index);
   AddBranch(forward);
   NormRows(forward, scratch_.hidden, layer.post_norm, scratch_.normed);
+  const size_t row_count = forward.row_count();
   const bool is_last = layer_index + 1 == trunk_->layers.size();
   const LayerWeights* const next = is_last ? nullptr : &trunk_->layers[layer_index + 1];
   if (layer.is_sparse) {
-    SMOE_TRY(RunExperts(forward, layer, layer_index, next, tap));
+    SMOE_TRY(RunExperts(forward, layer, layer_index, NextSparse(layer_index, row_count), tap));
   } else {
     const Timed timed(profile_.of(Phase::kDense));
     RunDense(forward, layer.dense, scratch_.branch);
   }
   AddBranch(forward);
   CheckHidden(forward, layer_index);
-  const size_t row_count = forward.row_count();
   if (next != nullptr && next->is_sparse && row_count <= experts::kGuessRowsMax &&
       backend_.WantsLikely(row_count)) {
     ForeseeExperts(forward, *next, layer_index + 1);

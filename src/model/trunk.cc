@@ -8,10 +8,10 @@
 
 #include "base/check.h"
 #include "base/numa.h"
+#include "model/matrix_rows.h"
 #include "model/trunk_plan.h"
 #include "tensor/finite.h"
 #include "tensor/quantise_int8.h"
-#include "tensor/round_bf16.h"
 #include "tensor/tensor.h"
 
 namespace smoe::model {
@@ -29,11 +29,6 @@ constexpr uint64_t kJobWeights = uint64_t{1} << 18;
 constexpr uint64_t kJobRows = 32;
 // Jobs of a thread that the drive is ahead of it.
 constexpr size_t kJobsAhead = 16;
-
-DType DTypeOf(WeightFormat format) {
-  if (format == WeightFormat::kF16) return DType::kF16;
-  return format == WeightFormat::kBF16 ? DType::kBF16 : DType::kF32;
-}
 
 tensor::WeightView ViewOf(const TrunkPiece& piece, const AlignedBuffer& memory) {
   return MatrixView(piece.format, piece.rows, piece.cols,
@@ -166,35 +161,14 @@ class JobReader {
   }
 
   Result<QuantisationError> Convert(std::span<const float> weights) {
-    switch (piece_.format) {
-      case WeightFormat::kBF16:
-        return RoundToBf16(weights);
-      case WeightFormat::kInt8:
-        return tensor::QuantiseInt8(Int8(), static_cast<uint32_t>(job_.first_row),
-                                    static_cast<uint32_t>(job_.row_count), weights);
-      case WeightFormat::kSmoeQ4: {
-        Status coded = tensor::QuantiseSmoe(weights, tensor::SmoeBits::kQ4, checkpoint::kQ4Group,
-                                            tensor::Quantiser::kMse, Q4Codes(), Q4Scales());
-        if (!coded) {
-          return Unexpected(std::move(coded.error())
-                                .While(fmt::format("tensor {}, counted from element {}",
-                                                   piece_.name, first_weight())));
-        }
-        return tensor::MeasureError(weights, Q4Codes(), Q4Scales(), tensor::SmoeBits::kQ4,
-                                    checkpoint::kQ4Group);
-      }
-      default:
-        return QuantisationError{};
-    }
-  }
-
-  Result<QuantisationError> RoundToBf16(std::span<const float> weights) {
-    const MutableBytes target = Elements(sizeof(uint16_t));
-    const QuantisationError error = tensor::RoundToBf16(weights, target);
-    const std::optional<uint64_t> bad = tensor::FindNonFinite(DType::kBF16, target);
-    if (!bad) return error;
-    return Unsupported("tensor {}: element {} is {}, beyond what bf16 holds", piece_.name,
-                       first_weight() + *bad, weights[*bad]);
+    if (piece_.format == WeightFormat::kF32) return QuantisationError{};
+    auto coded =
+        EncodeRows({piece_.format, piece_.rows, piece_.cols, Memory(piece_.offset, piece_.bytes),
+                    Memory(piece_.scales_offset, piece_.scale_bytes)},
+                   job_.first_row, weights);
+    if (coded) return coded;
+    return While(fmt::format("tensor {}, counted from element {}", piece_.name, first_weight()),
+                 std::move(coded));
   }
 
   const store::ModelFiles& files_;
@@ -353,34 +327,6 @@ std::string TrunkReport::Text() const {
     if (is_left) text += " (on the drive)";
   }
   return text;
-}
-
-tensor::WeightView MatrixView(WeightFormat format, uint64_t rows, uint64_t cols, Bytes data,
-                              Bytes scales) {
-  tensor::WeightView view;
-  view.format = format;
-  view.rows = static_cast<uint32_t>(rows);
-  view.cols = static_cast<uint32_t>(cols);
-  view.data = data;
-  view.scales = scales;
-  if (format == WeightFormat::kSmoeQ4) view.group_size = checkpoint::kQ4Group;
-  if (format == WeightFormat::kInt8) view.group_size = tensor::kInt8Group;
-  return view;
-}
-
-void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> out) {
-  SMOE_CHECK(row < matrix.rows && out.size() == matrix.cols);
-  const uint64_t first = uint64_t{row} * matrix.cols;
-  if (matrix.format == WeightFormat::kInt8) return tensor::DequantiseInt8Row(matrix, row, out);
-  if (matrix.format == WeightFormat::kSmoeQ4) {
-    const uint64_t codes = tensor::PackedBytes(out.size(), tensor::SmoeBits::kQ4);
-    const uint64_t scales = tensor::ScaleBytes(out.size(), matrix.group_size);
-    return tensor::DequantiseSmoe(matrix.data.subspan(row * codes, codes),
-                                  matrix.scales.subspan(row * scales, scales),
-                                  tensor::SmoeBits::kQ4, matrix.group_size, out);
-  }
-  const DType dtype = DTypeOf(matrix.format);
-  tensor::ToF32({dtype, {}, matrix.data}, first, out);
 }
 
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,

@@ -106,12 +106,4 @@ struct TrunkSize {
 Result<TrunkSize> MeasureTrunk(const store::ModelFiles& files, const ArchTraits& traits,
                                const checkpoint::TrunkFormats& formats);
 
-// A matrix in a format that a trunk has.
-tensor::WeightView MatrixView(tensor::WeightFormat format, uint64_t rows, uint64_t cols, Bytes data,
-                              Bytes scales);
-
-// Row `row` in f32: an embedding look-up. `out` has as many elements as the matrix columns.
-// Requires a format that a trunk has: f32, f16, bf16, int8, or q4 in whole groups of a row.
-void DecodeRow(const tensor::WeightView& matrix, uint32_t row, std::span<float> out);
-
 }  // namespace smoe::model

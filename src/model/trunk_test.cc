@@ -272,7 +272,8 @@ TEST(TrunkFormat, AWeightBeyondBf16IsRefusedByName) {
                                   OptionsWith(TrunkFormat::kBf16, experts::Arithmetic::kF32));
   ASSERT_FALSE(test.has_value());
   EXPECT_NE(test.error().message().find(
-                "tensor model.layers.1.self_attn.q_proj.weight: element 0 is 3.4e+38"),
+                "tensor model.layers.1.self_attn.q_proj.weight, counted from element 0: element 0 "
+                "is 3.4e+38"),
             std::string::npos)
       << test.error().message();
 }
