@@ -20,6 +20,8 @@ WideTile MakeWideTile(const PlainWeights& weights, size_t row, size_t row_end);
 void DecodeScalesAvx512(const PlainWeights& weights, const WideTile& tile, size_t piece_cols,
                         size_t first, size_t count, float* out);
 
+void MatMulF32Avx512(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y);
+
 void MatMulInt8Avx512(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y);
 
 // The same for many tokens: weights are unpacked and transposed once for a batch of them, which

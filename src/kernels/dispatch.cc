@@ -11,9 +11,7 @@ namespace {
 
 constexpr const KernelTable* kTables[] = {
 #if defined(__x86_64__)
-    &kAvx512Kernels,
-    &kAvxVnniKernels,
-    &kAvx2Kernels,
+    &kAmxKernels,    &kAvx512Kernels, &kAvxVnniKernels, &kAvx2Kernels,
 #elif defined(__aarch64__)
     &kNeonI8mmKernels,
     &kNeonDotKernels,

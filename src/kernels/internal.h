@@ -67,9 +67,12 @@ void DecodeWeightsScalar(const PlainWeights& weights, uint64_t first, size_t cou
 bool CpuRunsAvx2();        // AVX2, FMA and F16C
 bool CpuRunsAvxVnni();     // AVX-VNNI, and what CpuRunsAvx2 asks for
 bool CpuRunsAvx512Vnni();  // AVX-512 F, BW, DQ, VL and VNNI, and what CpuRunsAvx2 asks for
-bool CpuRunsNeon();        // any 64-bit ARM
-bool CpuRunsNeonDot();     // SDOT
-bool CpuRunsNeonI8mm();    // SMMLA, and SDOT
+// AMX-TILE, AMX-INT8, AVX-512 VBMI and what CpuRunsAvx512Vnni asks for, and this process may use
+// the tile registers: the first call asks the system for them. Threads: any.
+bool CpuRunsAmx();
+bool CpuRunsNeon();      // any 64-bit ARM
+bool CpuRunsNeonDot();   // SDOT
+bool CpuRunsNeonI8mm();  // SMMLA, and SDOT
 
 void MatMulInt8Scalar(const tensor::WeightView& weights, const QuantisedRows& x,
                       const MatMulRange& y);

@@ -171,6 +171,7 @@ struct KernelTable {
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvxVnniKernels;
+extern const KernelTable kAmxKernels;       // "amx": int8 tiles, and what "avx512vnni" asks for
 extern const KernelTable kAvx512Kernels;    // "avx512vnni": F, BW, DQ, VL and VNNI
 extern const KernelTable kNeonKernels;      // "neon": every 64-bit ARM; integers are scalar
 extern const KernelTable kNeonDotKernels;   // "neondot": dot products of bytes

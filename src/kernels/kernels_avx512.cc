@@ -153,7 +153,9 @@ void Multiply(const PlainWeights& weights, const FloatRows& x, const MatMulRange
   }
 }
 
-void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
+}  // namespace
+
+void MatMulF32Avx512(const tensor::WeightView& view, const FloatRows& x, const MatMulRange& y) {
   const PlainWeights weights = Plain(view);
   switch (weights.format) {
     case WeightFormat::kF32:
@@ -171,11 +173,9 @@ void MatMulF32(const tensor::WeightView& view, const FloatRows& x, const MatMulR
   MatMulF32Avx2(view, x, y);
 }
 
-}  // namespace
-
 const KernelTable kAvx512Kernels = {.name = "avx512vnni",
                                     .runs_here = CpuRunsAvx512Vnni,
-                                    .matmul_f32 = MatMulF32,
+                                    .matmul_f32 = MatMulF32Avx512,
                                     .matmul_int8 = MatMulInt8Avx512,
                                     .quantise_row = QuantiseRowAvx2,
                                     .rms_norm = RmsNormAvx2,

@@ -149,14 +149,14 @@ TEST_P(S8, GivesTheScalarBitsForAllSizes) {
     for (const uint32_t cols :
          {0u, 1u, 2u, 3u, 4u, 7u, 8u, 63u, 64u, 65u, 72u, 127u, 128u, 131u, 512u, 1037u}) {
       const Matrix w(rng_, rows, cols, Content::kPlain);
-      for (const size_t tokens : {0u, 1u, 2u, 5u}) ExpectScalarBits(w, tokens, 0, rows);
+      for (const size_t tokens : {0u, 1u, 2u, 5u, 21u}) ExpectScalarBits(w, tokens, 0, rows);
     }
   }
 }
 
 TEST_P(S8, GivesTheScalarBitsForRangesThatCutTiles) {
   const Matrix w(rng_, 75, 136, Content::kPlain);
-  for (const size_t tokens : {1u, 2u, 9u}) {
+  for (const size_t tokens : {1u, 2u, 9u, 19u}) {
     for (const uint32_t begin : {0u, 1u, 5u, 15u, 16u, 17u, 31u, 32u, 47u, 74u, 75u}) {
       for (const uint32_t end : {0u, 1u, 6u, 16u, 18u, 31u, 33u, 48u, 64u, 74u, 75u}) {
         if (begin <= end) ExpectScalarBits(w, tokens, begin, end);
@@ -168,7 +168,7 @@ TEST_P(S8, GivesTheScalarBitsForRangesThatCutTiles) {
 TEST_P(S8, GivesTheScalarBitsForAnyNumberOfTokens) {
   const Matrix w(rng_, 49, 200, Content::kPlain);
   for (size_t tokens = 0; tokens <= 40; ++tokens) ExpectScalarBits(w, tokens, 3, 48);
-  for (const size_t tokens : {63u, 64u, 65u, 130u}) ExpectScalarBits(w, tokens, 0, 49);
+  for (const size_t tokens : {63u, 64u, 65u, 130u, 257u, 531u}) ExpectScalarBits(w, tokens, 0, 49);
 }
 
 TEST_P(S8, GivesTheScalarBitsForLongRows) {

@@ -192,7 +192,8 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForAnyNumberOfTokens) {
     for (const uint32_t group : {8u, 16u, 32u, 64u, 128u, 192u}) {
       for (const uint32_t cols : {64u, 576u}) {
         const WeightData w = RandomWeights(rng_, format, 13, cols, group);
-        for (const size_t tokens : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 11u, 12u, 14u, 18u, 33u}) {
+        for (const size_t tokens : {0u,  1u,  2u,  3u,  4u,  5u,  7u,  8u,  9u,  11u, 12u,
+                                    14u, 15u, 16u, 17u, 18u, 31u, 32u, 33u, 47u, 64u}) {
           const std::vector<float> x = RandomFloats(rng_, tokens * cols);
           const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, cols);
           ExpectSameMatMulInt8(table(), w, q.rows, 0, 13);
@@ -215,6 +216,20 @@ TEST_P(Tables, MatMulInt8GivesTheScalarBitsForManyRows) {
           ExpectSameMatMulInt8(table(), w, q.rows, 0, 139);
           ExpectSameMatMulInt8(table(), w, q.rows, 5, 104);
         }
+      }
+    }
+  }
+}
+
+// More tokens than any batch, and batches that are not all as long.
+TEST_P(Tables, MatMulInt8GivesTheScalarBitsForMoreTokensThanABatchHas) {
+  for (const WeightFormat format : kQuantisedFormats) {
+    for (const uint32_t group : {32u, 64u}) {
+      const WeightData w = RandomWeights(rng_, format, 45, 192, group);
+      for (const size_t tokens : {129u, 256u, 257u, 531u}) {
+        const std::vector<float> x = RandomFloats(rng_, tokens * 192);
+        const ActivationData q = QuantiseRows(kScalarKernels, x, tokens, 192);
+        ExpectSameMatMulInt8(table(), w, q.rows, 1, 44);
       }
     }
   }
