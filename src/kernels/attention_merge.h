@@ -1,5 +1,5 @@
-// kernels/attention_merge.h: exponentials, and the merging of parts, for attention_tiles.h alone,
-// which says what V is.
+// kernels/attention_merge.h: exponentials, and the merging of parts, for attention_pages.h and
+// attention_tiles.h alone. attention_pages.h says what V is.
 #pragma once
 
 #include "kernels/internal.h"
