@@ -4,6 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <string>
+
+#include "base/printable.h"
 
 namespace smoe {
 
@@ -22,11 +25,12 @@ spdlog::logger& Logger() {
 }  // namespace
 
 void LogLine(LogLevel level, std::string_view message) {
+  const std::string line = Printable(message);  // names of files are in it
   switch (level) {
     case LogLevel::kInfo:
-      return Logger().info("{}", message);
+      return Logger().info("{}", line);
     case LogLevel::kWarning:
-      return Logger().warn("{}", message);
+      return Logger().warn("{}", line);
   }
 }
 

@@ -113,20 +113,21 @@ std::string StatsText(const engine::EngineSetup& setup, const engine::EngineStat
   const engine::EngineStats& gauge_begin =
       cost.decode.token_count != 0 ? answer.at_first_token : before;
   return fmt::format(
-      "prompt    {} tokens computed, {} reused, first token after {:.2f} s ({:.1f} tok/s); {}\n"
+      "prompt    {} tokens computed, {} reused, {} after {:.2f} s ({:.1f} tok/s); {}\n"
       "answer    {} tokens in {:.2f} s ({:.2f} tok/s), ended by {}; {}\n"
       "experts   {:.1f} % in memory by themselves, {:.1f} % read in time; the answer's {:.1f} and "
       "{:.1f} %; {}; {:.2f} s computing\n"
       "memory    {} at most; {}; {}\n"
       "reads     {}\n",
       cost.prefill.token_count, after.reused_token_count - before.reused_token_count,
-      answer.first_token_seconds, cost.prefill.TokensPerSecond(), DriveText(cost.prefill),
-      answer.tokens.size(), answer.decode_seconds, cost.decode.TokensPerSecond(),
-      engine::FinishReasonName(answer.reason), DriveText(cost.decode),
-      100 * engine::HitShare(cost.whole), 100 * engine::ForeseenShare(cost.whole),
-      100 * engine::HitShare(cost.decode.cache), 100 * engine::ForeseenShare(cost.decode.cache),
-      ReadAheadText(cost), Seconds(after.expert_compute_ns - before.expert_compute_ns),
-      SizeText(PeakResidentBytes()), GuardText(setup, before, after),
+      answer.tokens.empty() ? "no token" : "first token", answer.first_token_seconds,
+      cost.prefill.TokensPerSecond(), DriveText(cost.prefill), answer.tokens.size(),
+      answer.decode_seconds, cost.decode.TokensPerSecond(), engine::FinishReasonName(answer.reason),
+      DriveText(cost.decode), 100 * engine::HitShare(cost.whole),
+      100 * engine::ForeseenShare(cost.whole), 100 * engine::HitShare(cost.decode.cache),
+      100 * engine::ForeseenShare(cost.decode.cache), ReadAheadText(cost),
+      Seconds(after.expert_compute_ns - before.expert_compute_ns), SizeText(PeakResidentBytes()),
+      GuardText(setup, before, after),
       engine::MemoryGaugeText(setup, gauge_begin, after, gauged.token_count), ReadsText(setup));
 }
 
@@ -143,7 +144,7 @@ Json StatsJson(const engine::EngineSetup& setup, const engine::EngineStats& befo
       .Set("kv_pages_kept", after.kv.kept_count)
       .Set("kv_pages_forgotten", after.kv.forgotten_count - before.kv.forgotten_count)
       .Set("generated_tokens", uint64_t{answer.tokens.size()})
-      .Set("first_token_seconds", answer.first_token_seconds)
+      .Set("first_token_seconds", answer.tokens.empty() ? Json() : Json(answer.first_token_seconds))
       .Set("decode_seconds", answer.decode_seconds)
       .Set("decode_tokens_per_second", cost.decode.TokensPerSecond())
       .Set("expert_hits", whole.hit_count)

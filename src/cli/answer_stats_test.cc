@@ -71,9 +71,13 @@ TEST(AnswerStats, WithoutATokenAllOfItIsThePrompts) {
   engine::EngineStats before, after;
   after.cache.read_bytes = 100;
   after.prompt_token_count = 10;
-  const Json json = StatsJson({}, before, after, {});
+  const Answer answer{.reason = engine::FinishReason::kCancelled, .first_token_seconds = 5};
+  const Json json = StatsJson({}, before, after, answer);
   EXPECT_EQ(Number(json, {"prefill", "read_bytes"}), 100);
+  EXPECT_EQ(Number(json, {"prefill", "tokens_per_second"}), 2);
   EXPECT_EQ(Number(json, {"decode", "read_bytes"}), 0);
+  EXPECT_TRUE(json.Find("first_token_seconds")->is_null());
+  EXPECT_THAT(StatsText({}, before, after, answer), HasSubstr("no token after 5.00 s (2.0 tok/s)"));
 }
 
 TEST(AnswerStats, RunAndChatSayTheSame) {

@@ -267,9 +267,10 @@ TEST(ParseTokenIds, TakesCommasAndSpacesAndNamesWhatIsNoId) {
   }
 }
 
-TEST(Printable, KeepsTextAndDisarmsTerminalEscapes) {
-  EXPECT_EQ(Printable("a\x1b[2Jb\x07\n\t"), "a\\x1b[2Jb\\x07\\n\\t");
-  EXPECT_EQ(Printable("\xc3\xa9"), "\xc3\xa9");
+TEST(CommandLine, AFileNameThatIsNoUtf8IsShownInMessages) {
+  const ProgramOutput output = RunForTest({"inspect", "/no/caf\xe9.smoe"});
+  EXPECT_NE(output.code, 0);
+  EXPECT_NE(output.err.find("/no/caf\\xe9.smoe"), std::string::npos) << output.err;
 }
 
 TEST(DurationText, CountsMinutesAndHours) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/result.h"
 
 namespace smoe::cli {
@@ -54,9 +55,5 @@ Result<std::string> ReadAll(std::FILE* stream, uint64_t size_max = kInputBytesMa
 void HoldStandardStreams();
 
 bool IsTerminal(std::FILE* stream);
-
-// Text from a file or a model, made safe for a terminal and one line: control characters become
-// \n, \t or \xNN.
-std::string Printable(std::string_view text);
 
 }  // namespace smoe::cli

@@ -35,7 +35,8 @@ Result<Answer> Generate(engine::Engine& engine, engine::Request request, Console
     }
   }
   SMOE_TRY(std::move(delivered));
-  answer.decode_seconds = answer.tokens.empty() ? 0 : stopwatch.seconds();
+  (answer.tokens.empty() ? answer.first_token_seconds : answer.decode_seconds) =
+      stopwatch.seconds();
   return answer;
 }
 

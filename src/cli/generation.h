@@ -16,8 +16,8 @@ namespace smoe::cli {
 struct Answer {
   std::vector<uint32_t> tokens;
   engine::FinishReason reason = engine::FinishReason::kStop;
-  double first_token_seconds = 0;           // from the request to its first token
-  double decode_seconds = 0;                // from the first token to the end
+  double first_token_seconds = 0;  // from the request to its first token; without one, to the end
+  double decode_seconds = 0;       // from the first token to the end
   engine::EngineStats at_first_token = {};  // the engine's counters when it came
 };
 

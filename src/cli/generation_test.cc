@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "base/stopwatch.h"
+#include "cli/interrupt.h"
 #include "cli/model_options.h"
 
 namespace smoe::cli {
@@ -44,6 +47,35 @@ TEST(Generate, AnAnswerThatCannotBeDeliveredLeavesTheEngineToTheNext) {
   const auto answer = generate([](uint32_t) { return Ok(); });
   ASSERT_TRUE(answer) << answer.error().message();
   EXPECT_EQ(answer->tokens.size(), 4u);
+}
+
+// Ctrl-C behind the first layer of the prompt.
+TEST(Generate, TheTimeOfAPromptThatIsStoppedIsThePrompts) {
+  ModelOptions options;
+  options.model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
+  options.context_tokens = 512;
+  auto files = OpenFiles(options);
+  ASSERT_TRUE(files) << files.error().message();
+  const auto engine = OpenEngine(std::move(*files), options, 1, false);
+  ASSERT_TRUE(engine) << engine.error().message();
+  Console console{stdin, stdout, stderr};
+  const InterruptGuard guard;
+  (*engine)->OnLayer([](uint32_t, uint32_t) { std::raise(SIGINT); });
+  const engine::EngineStats before = (*engine)->stats();
+  const Stopwatch stopwatch;
+  const auto answer = Generate(**engine, RequestOf({5, 6, 7}), console, StatusMode::kOff,
+                               [](uint32_t) { return Ok(); });
+  const double seconds = stopwatch.seconds();
+  ASSERT_TRUE(answer) << answer.error().message();
+  EXPECT_EQ(answer->reason, engine::FinishReason::kCancelled);
+  EXPECT_TRUE(answer->tokens.empty());
+  EXPECT_GT(answer->first_token_seconds, 0);
+  EXPECT_LE(answer->first_token_seconds, seconds);
+  EXPECT_EQ(answer->decode_seconds, 0);
+  const engine::EngineStats after = (*engine)->stats();
+  EXPECT_GT(after.prefill.wall_ns, before.prefill.wall_ns);
+  EXPECT_GT(after.prefill.profile.total_ns, before.prefill.profile.total_ns);
+  EXPECT_EQ(after.decode.wall_ns, before.decode.wall_ns);
 }
 
 }  // namespace

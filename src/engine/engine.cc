@@ -259,13 +259,21 @@ Status EngineImpl::RunRows() {
   const Stopwatch stopwatch;
   const StepTimes before = ReadClocks();
   SMOE_TRY_ASSIGN(model::StepResult result, parts_.model->Step(rows_, nullptr));
+  const bool has_prompt = std::ranges::any_of(turns_, [&](const Turn& turn) {
+    return turn.first < running_[turn.request_index]->request.prompt.size();
+  });
+  const auto count_time = [&] {
+    StepTimes times = ReadClocks().Since(before);
+    times.wall_ns = stopwatch.ns();
+    (has_prompt ? stats_.prefill : stats_.decode) += times;
+  };
   if (result.is_stopped) {
     for (const Turn& turn : turns_) {
       Finish(running_[turn.request_index].get(), FinishReason::kCancelled, {}, {});
     }
+    count_time();
     return Ok();
   }
-  bool has_prompt = false;
   for (model::SequenceFailure& failure : result.failures) {
     Running* running = running_[turns_[failure.sequence].request_index].get();
     running->request.shares_prefix = false;  // its keys and values are worth nothing
@@ -277,7 +285,6 @@ Status EngineImpl::RunRows() {
     const size_t prompt_left =
         running->request.prompt.size() - std::min(running->request.prompt.size(), turn.first);
     stats_.prompt_token_count += std::min(prompt_left, turn.count);
-    has_prompt |= prompt_left != 0;
     if (running->request.shares_prefix && running->id != 0) running->kv.Keep(running->tokens);
     if (!turn.is_last) continue;
     const size_t vocab_size = config().vocab_size;
@@ -285,11 +292,9 @@ Status EngineImpl::RunRows() {
     if (running->id != 0) TakeToken(running, logits);
   }
   ++stats_.step_count;
-  StepTimes times = ReadClocks().Since(before);
-  times.wall_ns = stopwatch.ns();
-  (has_prompt ? stats_.prefill : stats_.decode) += times;
+  count_time();
   if (!has_prompt) ++stats_.decode_step_count;
-  if (!has_prompt && parts_.keeper) parts_.keeper->NoteToken(times.wall_ns);
+  if (!has_prompt && parts_.keeper) parts_.keeper->NoteToken(stopwatch.ns());
   return Ok();
 }
 
