@@ -35,6 +35,7 @@ constexpr size_t kFirstOfActivations = 4;
 constexpr size_t kFirstOfDots = 6;
 constexpr size_t kTileRegisters = 8;
 
+using PanelAhead = LinesAhead<2>;  // a panel is larger than the first cache
 using Dots = int32_t[kTileTokens][kTileRows];
 using Sums = float[kPassTiles][kTileRows];  // of one token
 
@@ -160,7 +161,7 @@ struct Adder {
 // Adds kPieces pieces from column `col` on to the sums of the batch.
 template <size_t kPieces, size_t kPieceCols>
 void AddPass(const Batch& batch, size_t col, const PassWeights& weights, Sums* sums,
-             LinesAhead* ahead) {
+             PanelAhead* ahead) {
   constexpr size_t kWeightBytes = kPieceCols * kTileRows;
   alignas(64) Dots dots[2][kPieces * kPassTiles];
   const Adder<kPieces, kPieceCols> adder(batch, col, weights, sums);
@@ -220,7 +221,7 @@ inline void StoreSums(const Batch& batch, const Sums* sums, const MatMulRange& y
 
 // All rows of the range, panel by panel from `first_row` on, for all tokens. `panels` has the
 // weights:
-//   LinesAhead Begin(row, steps)        goes to the panel of `row`; gives the lines of the next
+//   PanelAhead Begin(row, steps)        goes to the panel of `row`; gives the lines of the next
 //   one,
 //                                       to be fetched in `steps`
 //   PassWeights Take<kPieces>(piece)    pieces of the panel, from the piece-th on
@@ -232,7 +233,7 @@ void MultiplyPanels(const QuantisedRows& x, const MatMulRange& y, size_t first_r
   const size_t steps = Parts(x.token_count, kTileTokens) * Parts(piece_count, kPassPieces);
   alignas(64) Sums sums[kBatchTokens];
   for (size_t row = first_row; row < y.row_end; row += kPanelRows) {
-    LinesAhead ahead = panels->Begin(row, steps);
+    PanelAhead ahead = panels->Begin(row, steps);
     for (size_t token = 0; token < x.token_count; token += batch_tokens) {
       const Batch batch = {.x = x, .begin = token, .end = Min(token + batch_tokens, x.token_count)};
       __builtin_memset(sums, 0, (batch.end - batch.begin) * sizeof(sums[0]));

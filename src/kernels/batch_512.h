@@ -44,7 +44,9 @@ inline size_t Parts(size_t count, size_t most) { return (count + most - 1) / mos
 
 // The lines of the weights that come next, asked for a few at a time while others are multiplied: a
 // core waits for some sixteen lines at once, and what is asked beyond holds it up. A stretch of a
-// row is short, and the processor guesses nothing. A prefetch cannot fault.
+// row is short, and the processor guesses nothing. They go to the first or the second cache,
+// whichever has room for them. A prefetch cannot fault.
+template <int kCache>
 class LinesAhead {
  public:
   // `line_count` lines of each of `row_count` rows, row_bytes apart; to be fetched in `steps`.
@@ -59,7 +61,12 @@ class LinesAhead {
     const size_t count = Min(per_step_, left_);
     left_ -= count;
     for (size_t i = 0; i < count; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(row_ + line_ * 64), _MM_HINT_T0);
+      const auto* const at = reinterpret_cast<const char*>(row_ + line_ * 64);
+      if constexpr (kCache == 1) {
+        _mm_prefetch(at, _MM_HINT_T0);
+      } else {
+        _mm_prefetch(at, _MM_HINT_T1);
+      }
       if (++line_ < line_count_) continue;
       line_ = 0;
       row_ += row_bytes_;

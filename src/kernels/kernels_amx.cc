@@ -22,7 +22,7 @@ namespace {
 using tensor::WeightFormat;
 
 // From so many tokens on tiles pay (docs/kernels.md).
-constexpr size_t kTileTokensMin = 12;
+constexpr size_t kTileTokensMin = 8;
 
 void MatMulInt8(const tensor::WeightView& view, const QuantisedRows& x, const MatMulRange& y) {
   const PlainWeights weights = Plain(view);

@@ -81,7 +81,7 @@ class UnpackedPanels {
   UnpackedPanels(const PlainWeights& weights, const MatMulRange& y)
       : weights_(weights), row_end_(y.row_end) {}
 
-  LinesAhead Begin(size_t row, size_t steps) {
+  PanelAhead Begin(size_t row, size_t steps) {
     for (size_t r = 0; r < kPassTiles; ++r) {
       const size_t begin = row + r * kTileRows;
       tiles_[r] = MakeWideTile(weights_, begin < row_end_ ? begin : row_end_ - 1, row_end_);
@@ -90,7 +90,7 @@ class UnpackedPanels {
     const size_t row_bytes = weights_.cols / Format::kCodesPerByte;
     const uintptr_t next =
         reinterpret_cast<uintptr_t>(weights_.data) + (row + kPanelRows) * row_bytes;
-    return LinesAhead(next, 0, 1, Parts(kPanelRows * row_bytes, 64), steps);
+    return PanelAhead(next, 0, 1, Parts(kPanelRows * row_bytes, 64), steps);
   }
 
   template <size_t kPieces>

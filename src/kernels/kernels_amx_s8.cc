@@ -30,11 +30,11 @@ class PanelsInPlace {
         group_count_(Parts(weights.cols, tensor::kInt8Group)),
         last_block_((y.row_end - 1) / kTileRows) {}
 
-  LinesAhead Begin(size_t row, size_t steps) {
+  PanelAhead Begin(size_t row, size_t steps) {
     block_ = row / kTileRows;
     const size_t bytes = group_count_ * kGroupBytes;
     const auto data = reinterpret_cast<uintptr_t>(weights_.data);
-    return LinesAhead(data + (block_ + kPassTiles) * bytes, bytes, kPassTiles, bytes / 64, steps);
+    return PanelAhead(data + (block_ + kPassTiles) * bytes, bytes, kPassTiles, bytes / 64, steps);
   }
 
   template <size_t kPieces>

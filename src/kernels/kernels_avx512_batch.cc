@@ -20,6 +20,8 @@ namespace smoe::kernels {
 
 namespace {
 
+using NearLines = LinesAhead<1>;
+
 using tensor::WeightFormat;
 
 constexpr size_t kStretchCols = 512;  // columns transposed at once: 8 KiB of each tile
@@ -131,7 +133,7 @@ void AddPiece(const Stretch& stretch, size_t piece, size_t slot, const float* x_
 // tile's rows begin at `row`. Between two stretches the sums wait in the output.
 template <size_t kQuads, size_t kTokens>
 void AddStretch(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
-                LinesAhead* ahead) {
+                NearLines* ahead) {
   constexpr size_t kPieceCols = kQuads * kQuadCols;
   const size_t blocks = job.x.col_stride / kActivationBlock;
   float* out = job.y.out + token * job.y.out_stride + row;
@@ -214,7 +216,7 @@ void PrepareTiles(const PlainWeights& weights, const Job& job, size_t row, Stret
 // kTokens tokens, or the `count` that there are if they are fewer.
 template <size_t kQuads, size_t kTokens>
 void AddSome(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t slot,
-             size_t count, LinesAhead* ahead) {
+             size_t count, NearLines* ahead) {
   if constexpr (kTokens > 1) {
     if (count < kTokens) {
       return AddSome<kQuads, kTokens - 1>(job, stretch, row, token, slot, count, ahead);
@@ -226,7 +228,7 @@ void AddSome(const Job& job, const Stretch& stretch, size_t row, size_t token, s
 // The tokens [token, token + batch), all of a stretch's tiles.
 template <size_t kQuads>
 void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token, size_t batch,
-               LinesAhead* ahead) {
+               NearLines* ahead) {
   for (size_t slot = 0; slot < batch; slot += kTokensTogether) {
     AddSome<kQuads, kTokensTogether>(job, stretch, row, token + slot, slot, batch - slot, ahead);
   }
@@ -235,16 +237,16 @@ void AddTokens(const Job& job, const Stretch& stretch, size_t row, size_t token,
 // What comes behind the tiles of `row`: the next tiles of this stretch of columns, or the first of
 // the next. Asked for while `batch` tokens are multiplied with these.
 template <class Format, size_t kPieceCols>
-LinesAhead NextLines(const PlainWeights& weights, const Job& job, size_t row, size_t batch) {
+NearLines NextLines(const PlainWeights& weights, const Job& job, size_t row, size_t batch) {
   constexpr size_t kCodes = Format::kCodesPerByte;
   const bool is_last = row + kTiles * kWideRows >= job.y.row_end;
   const size_t next_row = is_last ? job.y.row_begin : row + kTiles * kWideRows;
   const size_t next_col = is_last ? job.col + kStretchCols : job.col;
   const size_t row_bytes = weights.cols / kCodes;
   const uintptr_t first = reinterpret_cast<uintptr_t>(weights.data) + next_row * row_bytes;
-  return LinesAhead(first + next_col / kCodes, row_bytes, kTiles * kWideRows,
-                    Parts(job.col_count / kCodes, 64),
-                    Parts(batch, kTokensTogether) * (job.col_count / kPieceCols));
+  return NearLines(first + next_col / kCodes, row_bytes, kTiles * kWideRows,
+                   Parts(job.col_count / kCodes, 64),
+                   Parts(batch, kTokensTogether) * (job.col_count / kPieceCols));
 }
 
 // All tokens, batch by batch; for each stretch of columns the rows of the range, tiles by tiles.
@@ -260,7 +262,7 @@ void MatMulBatches(const PlainWeights& weights, const QuantisedRows& x, const Ma
       ArrangeCodes<Format>(job, token, batch, kPieceCols, &stretch);
       for (size_t row = y.row_begin; row < y.row_end; row += kTiles * kWideRows) {
         PrepareTiles<Format, kPieceCols>(weights, job, row, &stretch);
-        LinesAhead ahead = NextLines<Format, kPieceCols>(weights, job, row, batch);
+        NearLines ahead = NextLines<Format, kPieceCols>(weights, job, row, batch);
         AddTokens<kQuads>(job, stretch, row, token, batch, &ahead);
       }
     }
