@@ -163,8 +163,11 @@ class WatchedBackend final : public experts::ExpertBackend {
   WatchedBackend(std::unique_ptr<experts::ExpertBackend> backend, CacheKeeper& keeper)
       : backend_(std::move(backend)), keeper_(keeper) {}
 
-  Status Run(const experts::RoutedRows& rows, std::vector<experts::RowFailure>* failures) override {
+  Status Begin(const experts::RoutedRows& rows) override {
     SMOE_TRY(keeper_.Look());
+    return backend_->Begin(rows);
+  }
+  Status Run(const experts::RoutedRows& rows, std::vector<experts::RowFailure>* failures) override {
     return backend_->Run(rows, failures);
   }
   bool WantsLikely(size_t row_count) const override { return backend_->WantsLikely(row_count); }

@@ -35,10 +35,6 @@ struct RoutedRows {
   const uint32_t* expert_ids = nullptr;  // [row_count][top_k], router order
   const float* weights = nullptr;        // [row_count][top_k]
   float* out = nullptr;                  // [row_count][hidden_size]: set to the weighted sum
-  // Experts of a later layer that its rows will probably want, likeliest first; an expert stands
-  // there once for each row that will. Of many rows some may have been asked. Changes no result.
-  uint32_t likely_layer = 0;
-  std::span<const uint32_t> likely_ids = {};
   // More rows of the same sequences will run through all layers right afterwards: a prompt's next
   // chunk. Changes no result.
   bool more_follow = false;
@@ -54,12 +50,19 @@ class ExpertBackend {
  public:
   virtual ~ExpertBackend() = default;
 
-  // Computes all rows; those whose expert could not be had are appended to `failures`, once each.
+  // Begins to read what the rows want. Run with the same rows follows, with nothing but Foresee and
+  // Poll in between.
   // Requires ids that the layer has, row_count <= the maximum given at creation.
+  // Errors: as Run.
+  virtual Status Begin(const RoutedRows& rows) {
+    (void)rows;
+    return Ok();
+  }
+  // Computes all rows; those whose expert could not be had are appended to `failures`, once each.
   // Errors: only if nothing more can be computed (the queue is broken).
   virtual Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) = 0;
 
-  // Whether likely_ids would be made use of now, with so many rows.
+  // Whether Foresee would make use of what is likely now, with so many rows.
   virtual bool WantsLikely(size_t row_count) const {
     (void)row_count;
     return false;
@@ -69,10 +72,12 @@ class ExpertBackend {
   // it. Requires that none is under way.
   virtual void ForgetActivations() {}
 
-  // What the row_count rows of a step will probably want of the layer that is run next, said
-  // between two Runs: an expert stands there once for each row that will. In place of what was said
-  // before, as far as its reads have not begun. Changes no result. Worth the trouble for the first
-  // layer that has experts where WantsFirst says so, for the others where WantsLikely does.
+  // What the row_count rows of a step will probably want of the next layer that has experts, said
+  // behind Begin, when their own reads are under way, or between Run and Begin: likeliest first; an
+  // expert stands there once for each row that will. Of many rows some may have been asked. In
+  // place of what was said before, as far as its reads have not begun. Changes no result. Worth the
+  // trouble for the first layer that has experts where WantsFirst says so, for the others where
+  // WantsLikely does.
   virtual bool WantsFirst(size_t row_count) const {
     (void)row_count;
     return false;

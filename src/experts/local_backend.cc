@@ -35,6 +35,7 @@ class LocalBackend final : public ExpertBackend {
         controller_(options.prefetch) {}
 
   Status TakeMemory();
+  Status Begin(const RoutedRows& rows) override;
   Status Run(const RoutedRows& rows, std::vector<RowFailure>* failures) override;
   void ForgetActivations() override;
   void Poll() override { cache_.Poll(); }
@@ -54,6 +55,7 @@ class LocalBackend final : public ExpertBackend {
   uint64_t compute_ns() const override { return compute_ns_; }
 
  private:
+  const store::StoreLayer& LayerOf(const RoutedRows& rows) const;
   bool InIntegers() const { return options_.arithmetic == Arithmetic::kInt8; }
   void QuantiseInput(const RoutedRows& rows);
   void ForeseeMany(uint32_t layer_index, std::span<const uint32_t> likely_ids);
@@ -85,6 +87,7 @@ class LocalBackend final : public ExpertBackend {
   AlignedBuffer outputs_;  // f32, [position of the pair][hidden]
 
   // The pass over the cache: what is wanted, and how much of it may be held.
+  bool is_begun_ = false;
   std::vector<store::ExpertId> wanted_;
   std::vector<uint32_t> row_counts_;  // of each of them
   std::vector<store::ExpertId> likely_;
@@ -160,17 +163,23 @@ void LocalBackend::ForgetActivations() {
   feed_forward_.Discard();
 }
 
-Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failures) {
-  SMOE_CHECK(rows.row_count <= options_.row_count_max && rows.top_k <= options_.top_k);
-  if (rows.row_count == 0) return Ok();
+const store::StoreLayer& LocalBackend::LayerOf(const RoutedRows& rows) const {
   const auto layer = std::find_if(
       store_.layers().begin(), store_.layers().end(),
       [&](const store::StoreLayer& one) { return one.layer_index == rows.layer_index; });
   SMOE_CHECK(layer != store_.layers().end());
+  return *layer;
+}
+
+Status LocalBackend::Begin(const RoutedRows& rows) {
+  SMOE_CHECK(!is_begun_);
+  SMOE_CHECK(rows.row_count <= options_.row_count_max && rows.top_k <= options_.top_k);
+  is_begun_ = true;
+  if (rows.row_count == 0) return Ok();
   failed_experts_.clear();
   next_.reset();
   QuantiseInput(rows);
-  pairs_.Sort(rows, layer->expert_count, row_is_finite_.As<uint8_t>(), &wanted_);
+  pairs_.Sort(rows, LayerOf(rows).expert_count, row_is_finite_.As<uint8_t>(), &wanted_);
   // Where experts have to wait for slots, half of these read while the others are computed with.
   const size_t slot_count = cache_.slot_count();
   hold_count_max_ = wanted_.size() <= slot_count ? slot_count : std::max<size_t>(1, slot_count / 2);
@@ -180,11 +189,14 @@ Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failur
   cache_.Begin(wanted_,
                {.row_count = static_cast<uint32_t>(rows.row_count), .by_wanted = row_counts_});
   TimeToken(rows);
-  Foresee(rows.likely_layer, rows.likely_ids, rows.row_count);
-  if (rows.row_count > kGuessRowsMax) {
-    const bool is_last = std::next(layer) == store_.layers().end();
-    if (is_last && rows.more_follow) ForeseeNextChunk();
-  }
+  return Ok();
+}
+
+Status LocalBackend::Run(const RoutedRows& rows, std::vector<RowFailure>* failures) {
+  SMOE_CHECK(std::exchange(is_begun_, false));
+  if (rows.row_count == 0) return Ok();
+  const bool is_last = &LayerOf(rows) == &store_.layers().back();
+  if (is_last && rows.more_follow && rows.row_count > kGuessRowsMax) ForeseeNextChunk();
   for (;;) {
     SMOE_TRY_ASSIGN(const bool has_round, TakeRound());
     if (!has_round) break;

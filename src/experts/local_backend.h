@@ -27,7 +27,7 @@ struct LocalBackendOptions {
   // Rows of all experts of a round; an expert that has more of its own still gets one round. Many
   // make few fork-joins, few keep the intermediate values near the cores.
   size_t round_row_count = 512;
-  PrefetchMode prefetch = PrefetchMode::kAuto;  // of RoutedRows::likely_ids
+  PrefetchMode prefetch = PrefetchMode::kAuto;  // of what few rows Foresee
 };
 
 // The rows that a round has memory for: no more than all pairs of a Run, no fewer than its rows.

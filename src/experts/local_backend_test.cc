@@ -99,7 +99,9 @@ struct Machine {
 std::vector<float> RunBatch(ExpertBackend& backend, const TestStore& store, const Batch& batch,
                             std::vector<RowFailure>* failures) {
   std::vector<float> out(batch.row_count * store.hidden_size(), -1.0f);
-  EXPECT_TRUE(backend.Run(batch.Rows(out.data()), failures).has_value());
+  const RoutedRows rows = batch.Rows(out.data());
+  EXPECT_TRUE(backend.Begin(rows).has_value());
+  EXPECT_TRUE(backend.Run(rows, failures).has_value());
   return out;
 }
 
@@ -412,6 +414,7 @@ TEST(LocalBackend, NoRowsNeedNothing) {
   TestStore store(StoreOptions(WeightFormat::kF32));
   Machine machine(store, {});
   std::vector<RowFailure> failures;
+  EXPECT_TRUE(machine.backend->Begin({.layer_index = 3}).has_value());
   EXPECT_TRUE(machine.backend->Run({.layer_index = 3}, &failures).has_value());
   EXPECT_EQ(machine.backend->stats().miss_count, 0u);
 }
@@ -424,7 +427,8 @@ TEST(LocalBackend, StepsAllocateNothing) {
   std::vector<RowFailure> failures;
   const uint64_t before = AllocationCount();
   for (int step = 0; step < 5; ++step) {
-    if (!machine.backend->Run(batch.Rows(out.data()), &failures)) break;
+    const RoutedRows rows = batch.Rows(out.data());
+    if (!machine.backend->Begin(rows) || !machine.backend->Run(rows, &failures)) break;
   }
   EXPECT_EQ(AllocationCount(), before);
   EXPECT_TRUE(failures.empty());
@@ -454,9 +458,9 @@ void RunForeseeing(Machine& machine, TestStore& store, Batch batch,
   std::vector<float> out(batch.row_count * store.hidden_size());
   batch.layer_index = 0;
   RoutedRows rows = batch.Rows(out.data());
-  rows.likely_layer = 1;
-  rows.likely_ids = likely;
   rows.more_follow = more_follow;
+  ASSERT_TRUE(machine.backend->Begin(rows).has_value());
+  machine.backend->Foresee(1, likely, rows.row_count);
   ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
   EXPECT_TRUE(failures.empty());
 }
@@ -492,6 +496,7 @@ TEST(LocalBackend, BehindTheLastLayerTheFirstIsForeseenOnlyIfMoreRowsFollow) {
     batch.layer_index = 1;  // takes the slots of the other layer
     RoutedRows rows = batch.Rows(out.data());
     rows.more_follow = more_follow;
+    ASSERT_TRUE(machine.backend->Begin(rows).has_value());
     ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
     EXPECT_EQ(machine.backend->stats().prefetch_count, more_follow ? 4u : 0u);
   }
@@ -538,8 +543,8 @@ TEST(LocalBackend, GuessesAreReadAheadAndChangeNoBit) {
   RoutedRows rows = batch.Rows(out.data());
   const std::vector<uint32_t> likely = {batch.expert_ids[0], batch.expert_ids[1],
                                         batch.expert_ids[0]};
-  rows.likely_layer = 1;
-  rows.likely_ids = likely;
+  ASSERT_TRUE(machine.backend->Begin(rows).has_value());
+  machine.backend->Foresee(1, likely, 1);
   ASSERT_TRUE(machine.backend->Run(rows, &failures).has_value());
   EXPECT_EQ(machine.backend->stats().prefetch_count, 2u);
   batch.layer_index = 1;

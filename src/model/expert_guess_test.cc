@@ -25,18 +25,21 @@ class ListeningBackend final : public PlainBackend {
 
   bool WantsLikely(size_t) const override { return true; }
   void Foresee(uint32_t layer_index, std::span<const uint32_t> likely_ids, size_t) override {
-    late_ids[layer_index].assign(likely_ids.begin(), likely_ids.end());
+    (is_begun ? early_ids : late_ids)[layer_index].assign(likely_ids.begin(), likely_ids.end());
   }
-  Status Run(const experts::RoutedRows& rows, std::vector<experts::RowFailure>* failures) override {
+  Status Begin(const experts::RoutedRows& rows) override {
+    is_begun = true;
     const std::span wanted(rows.expert_ids, rows.row_count * rows.top_k);
     Compare(late_ids[rows.layer_index], wanted, &late[rows.layer_index]);
     Compare(early_ids[rows.layer_index], wanted, &early[rows.layer_index]);
-    if (rows.likely_layer < kLayers) {
-      early_ids[rows.likely_layer].assign(rows.likely_ids.begin(), rows.likely_ids.end());
-    }
+    return Ok();
+  }
+  Status Run(const experts::RoutedRows& rows, std::vector<experts::RowFailure>* failures) override {
+    is_begun = false;
     return PlainBackend::Run(rows, failures);
   }
 
+  bool is_begun = false;
   std::array<std::vector<uint32_t>, kLayers> early_ids, late_ids;
   std::array<Count, kLayers> early, late;
 

@@ -54,24 +54,39 @@ void TapRouting(const Forward& forward, StepTaps::Layer* tap) {
   }
 }
 
-// Runs the rows [begin, end), all of them live. `likely_layer`: that scratch.likely_ids is about.
-Status RunRoutedRange(const Forward& forward, uint32_t layer_index, uint32_t likely_layer,
-                      size_t begin, size_t end) {
+// Asks the next router, unless nothing would be done with its answer: then it names nobody.
+void GuessNext(const Forward& forward, const SparseLayer& next) {
+  const Timed timed(forward.profile.of(Phase::kRouter));
+  forward.scratch.likely_ids.clear();
+  if (next.weights == nullptr || !forward.backend.WantsLikely(forward.row_count())) return;
+  const bool is_few = forward.row_count() <= experts::kGuessRowsMax;  // asked once more
+  GuessExperts(forward, *next.weights, next.index, is_few ? GuessKind::kSure : GuessKind::kAll);
+}
+
+// Runs the rows [begin, end), all of them live. The next router is asked when their reads are under
+// way, for all rows of the step, by the first of the ranges.
+Status RunRoutedRange(const Forward& forward, uint32_t layer_index, const SparseLayer& next,
+                      size_t begin, size_t end, bool is_first) {
   const Scratch& scratch = forward.scratch;
   const size_t hidden = forward.config.hidden_size;
   const size_t top_k = forward.router_rule.top_k;
+  const experts::RoutedRows rows = {.layer_index = layer_index,
+                                    .row_count = end - begin,
+                                    .top_k = top_k,
+                                    .hidden = scratch.normed + begin * hidden,
+                                    .expert_ids = scratch.expert_ids.data() + begin * top_k,
+                                    .weights = scratch.weights + begin * top_k,
+                                    .out = scratch.branch + begin * hidden,
+                                    .more_follow = scratch.logit_rows.empty()};
+  {
+    const Timed timed(forward.profile.of(Phase::kExperts));
+    SMOE_TRY(forward.backend.Begin(rows));
+  }
+  if (is_first) GuessNext(forward, next);
+  const Timed timed(forward.profile.of(Phase::kExperts));
+  forward.backend.Foresee(next.index, scratch.likely_ids, forward.row_count());
   std::vector<experts::RowFailure> row_failures;  // takes no memory while all goes well
-  SMOE_TRY(forward.backend.Run({.layer_index = layer_index,
-                                .row_count = end - begin,
-                                .top_k = top_k,
-                                .hidden = scratch.normed + begin * hidden,
-                                .expert_ids = scratch.expert_ids.data() + begin * top_k,
-                                .weights = scratch.weights + begin * top_k,
-                                .out = scratch.branch + begin * hidden,
-                                .likely_layer = likely_layer,
-                                .likely_ids = scratch.likely_ids,
-                                .more_follow = scratch.logit_rows.empty()},
-                               &row_failures));
+  SMOE_TRY(forward.backend.Run(rows, &row_failures));
   for (experts::RowFailure& failure : row_failures) {
     const StepRow& row = scratch.rows[begin + failure.row];
     forward.Fail(row.sequence,
@@ -82,7 +97,8 @@ Status RunRoutedRange(const Forward& forward, uint32_t layer_index, uint32_t lik
 
 // Rows of failed sequences have no routing: the live rows between them run one stretch at a time,
 // which changes no bit of them.
-Status RunRouted(const Forward& forward, uint32_t layer_index, uint32_t likely_layer) {
+Status RunRouted(const Forward& forward, uint32_t layer_index, const SparseLayer& next) {
+  bool is_first = true;
   for (size_t begin = 0; begin < forward.row_count();) {
     size_t end = begin;
     while (end < forward.row_count() && forward.RowIsLive(end)) ++end;
@@ -90,7 +106,8 @@ Status RunRouted(const Forward& forward, uint32_t layer_index, uint32_t likely_l
       ++begin;
       continue;
     }
-    SMOE_TRY(RunRoutedRange(forward, layer_index, likely_layer, begin, end));
+    SMOE_TRY(RunRoutedRange(forward, layer_index, next, begin, end, is_first));
+    is_first = false;
     begin = end;
   }
   return Ok();
@@ -131,17 +148,9 @@ Status RunExperts(const Forward& forward, const LayerWeights& layer, uint32_t la
   {
     const Timed timed(forward.profile.of(Phase::kRouter));
     RouteRows(forward, layer, layer_index);
-    forward.scratch.likely_ids.clear();
-    if (next.weights != nullptr && forward.backend.WantsLikely(forward.row_count())) {
-      const bool is_few = forward.row_count() <= experts::kGuessRowsMax;  // asked once more
-      GuessExperts(forward, *next.weights, next.index, is_few ? GuessKind::kSure : GuessKind::kAll);
-    }
   }
   if (tap != nullptr) TapRouting(forward, tap);
-  {
-    const Timed timed(forward.profile.of(Phase::kExperts));
-    SMOE_TRY(RunRouted(forward, layer_index, next.index));
-  }
+  SMOE_TRY(RunRouted(forward, layer_index, next));
   if (!layer.has_dense()) return Ok();
   const Timed timed(forward.profile.of(Phase::kDense));
   AddShared(forward, layer);
