@@ -7,6 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v clang-tidy-14 >/dev/null ||
   { echo "clang-tidy-14 is absent; run: tools/setup.sh --dev" >&2; exit 1; }
 [ -f build/clang/compile_commands.json ] || cmake --preset clang >&2
+# The one header that the build writes.
+cmake --build build/clang --target commit_header >&2
 files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
   mapfile -t files < <(find src -name '*.cc' ! -name '*_fuzz.cc' | sort)

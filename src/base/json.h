@@ -41,7 +41,7 @@ class Json {
   // NOLINTEND(google-explicit-constructor)
 
   // An array of what a range holds.
-  static Json ListOf(const auto& values) { return Json(Array(values.begin(), values.end())); }
+  static Json ListOf(const auto& values) { return Array(values.begin(), values.end()); }
 
   // `what` names the text in messages, usually the file's path.
   // Errors: kCorrupt with the byte offset and what was expected there.

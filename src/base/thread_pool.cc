@@ -254,11 +254,10 @@ struct ThreadPool::State {
   std::unique_ptr<Run[]> runs;
   bool pieces_are_grains = false;  // in a short loop
 
-  std::unique_ptr<BusyTime[]> busy;
-
   alignas(kLineBytes) Word sleepers{0};
   std::atomic<bool> stopping{false};
   std::chrono::nanoseconds spin{0};
+  std::unique_ptr<BusyTime[]> busy;
   uint64_t loop_ns = 0;      // the owner's
   uint64_t loops_begun = 0;  // the owner's
   std::mutex failure_mutex;

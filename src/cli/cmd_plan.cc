@@ -302,6 +302,7 @@ void PrintPlans(const Options& options, const std::vector<Plan>& plans, Console&
 
 Json PlansJson(const Options& options, const std::vector<Plan>& plans) {
   std::vector<Json> list;
+  list.reserve(plans.size());
   for (const Plan& plan : plans) {
     list.push_back(plan.refused ? Json()
                                       .Set("memory_bytes", plan.memory_bytes.value_or(0))
