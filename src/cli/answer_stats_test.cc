@@ -71,7 +71,9 @@ TEST(AnswerStats, WithoutATokenAllOfItIsThePrompts) {
   engine::EngineStats before, after;
   after.cache.read_bytes = 100;
   after.prompt_token_count = 10;
-  const Answer answer{.reason = engine::FinishReason::kCancelled, .first_token_seconds = 5};
+  Answer answer;
+  answer.reason = engine::FinishReason::kCancelled;
+  answer.first_token_seconds = 5;
   const Json json = StatsJson({}, before, after, answer);
   EXPECT_EQ(Number(json, {"prefill", "read_bytes"}), 100);
   EXPECT_EQ(Number(json, {"prefill", "tokens_per_second"}), 2);
