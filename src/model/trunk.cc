@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/numa.h"
 #include "model/matrix_rows.h"
+#include "model/trunk_check.h"
 #include "model/trunk_plan.h"
 #include "tensor/finite.h"
 #include "tensor/quantise_int8.h"
@@ -185,11 +186,13 @@ class TrunkReader {
               AlignedBuffer* memory)
       : files_(files),
         plan_(plan),
-        drops_page_cache_(drops_page_cache),
         memory_(*memory),
         jobs_(CutJobs(plan.pieces)),
+        check_(files, Stretches(), drops_page_cache),
         errors_(jobs_.size()),
-        first_failed_(jobs_.size()) {}
+        first_failed_(jobs_.size()) {
+    if (plan.left) check_.Done(jobs_.size());
+  }
 
   Status Run(ThreadPool& pool) {
     pool.ParallelFor(jobs_.size(), 1, [&](size_t begin, size_t end) {
@@ -201,9 +204,8 @@ class TrunkReader {
       }
       Return(std::move(*staging));
     });
-    // Pages at the ends of jobs, and what was read ahead behind them.
-    for (const TrunkPiece& piece : plan_.pieces) Drop(piece, 0, piece.rows);
-    return std::move(failure_);
+    if (!failure_) return std::move(failure_);
+    return check_.Finish();
   }
 
   // In the order of the jobs, so that the sums do not depend on the threads.
@@ -237,7 +239,7 @@ class TrunkReader {
     auto done = JobReader(files_, plan_.pieces[job.piece_index], job, &memory_, staging).Run();
     if (done) {
       errors_[index] = *done;
-      Drop(plan_.pieces[job.piece_index], job.first_row, job.row_count);
+      check_.Done(index);
       return;
     }
     const std::lock_guard lock(mutex_);
@@ -247,36 +249,36 @@ class TrunkReader {
   }
 
   // Where rows of a piece lie, but for their scales, which are few.
-  struct Place {
-    const io::File& file;
-    uint64_t offset;
-    uint64_t size;
-  };
-  Place PlaceOf(const TrunkPiece& piece, uint64_t first_row, uint64_t row_count) const {
+  TrunkCheck::Stretch StretchOf(const TrunkPiece& piece, uint64_t first_row,
+                                uint64_t row_count) const {
     const checkpoint::TensorInfo& info = *piece.source.codes.info;
     const uint64_t row_bytes = piece.rows == 0 ? 0 : info.size / piece.rows;
-    return {files_.trunk.files()[info.file_index], info.offset + first_row * row_bytes,
+    return {&files_.trunk.files()[info.file_index], info.offset + first_row * row_bytes,
             row_count * row_bytes};
+  }
+
+  // Of each job, and behind them what stays on the drive.
+  std::vector<TrunkCheck::Stretch> Stretches() const {
+    std::vector<TrunkCheck::Stretch> stretches;
+    for (const Job& job : jobs_) {
+      stretches.push_back(StretchOf(plan_.pieces[job.piece_index], job.first_row, job.row_count));
+    }
+    if (plan_.left) stretches.push_back(StretchOf(*plan_.left, 0, plan_.left->rows));
+    return stretches;
   }
 
   void ReadAhead(size_t index) const {
     if (index >= jobs_.size()) return;
     const Job& job = jobs_[index];
-    const Place place = PlaceOf(plan_.pieces[job.piece_index], job.first_row, job.row_count);
-    place.file.ReadAhead(place.offset, place.size);
-  }
-
-  void Drop(const TrunkPiece& piece, uint64_t first_row, uint64_t row_count) const {
-    if (!drops_page_cache_ || piece.rows == 0) return;
-    const Place place = PlaceOf(piece, first_row, row_count);
-    place.file.DropFromPageCache(place.offset, place.size);
+    const auto place = StretchOf(plan_.pieces[job.piece_index], job.first_row, job.row_count);
+    place.file->ReadAhead(place.offset, place.size);
   }
 
   const store::ModelFiles& files_;
   const TrunkPlan& plan_;
-  const bool drops_page_cache_;
   AlignedBuffer& memory_;
   const std::vector<Job> jobs_;
+  TrunkCheck check_;
   std::vector<QuantisationError> errors_;  // by job
   std::atomic<size_t> first_failed_;
   std::mutex mutex_;

@@ -90,10 +90,11 @@ struct Trunk {
 
 // Routed experts, layers beyond num_hidden_layers and other parts that are never run (vision,
 // multi-token prediction) are passed over.
-// Errors: kCorrupt for a missing tensor, a wrong shape, a NaN or infinity; kUnsupported for a dtype
-//         we do not compute with, or a tensor that the family does not use, or a weight that the
-//         format cannot hold; all by name. Of several the first in the trunk, whatever the threads.
-//         kExhausted with the bytes of the trunk.
+// A trunk with a checksum is compared with it meanwhile (model/trunk_check.h).
+// Errors: kCorrupt for a missing tensor, a wrong shape, a NaN or infinity, a checksum that differs;
+//         kUnsupported for a dtype we do not compute with, or a tensor that the family does not
+//         use, or a weight that the format cannot hold; all by name. Of several the first in the
+//         trunk, whatever the threads. kExhausted with the bytes of the trunk.
 Result<std::unique_ptr<Trunk>> LoadTrunk(const store::ModelFiles& files, const ArchTraits& traits,
                                          const TrunkOptions& options, ThreadPool& pool);
 

@@ -46,6 +46,7 @@ Result<TensorFiles> OpenTrunk(const Vault& vault, const AnnexParts& annex,
   if (const AnnexSection* section = annex.Find(vault::kSectionTrunk)) {
     places.files->decisions.push_back("trunk: from the annex");
     NoteIdleOption(places, "--trunk", places.options.trunk, "trunk");
+    places.files->trunk_checksum = {section->offset, section->size, section->checksum};
     return TensorFiles::OpenEmbedded(vault.path, section->offset, section->size);
   }
   if (!places.options.trunk.empty()) {

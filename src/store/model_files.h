@@ -26,12 +26,22 @@ struct ModelFilesOptions {
   bool allow_partial = false;  // a record store that lacks layers: a warning, not an error
 };
 
+// Where a stored trunk lies in its file, and what its bytes must give.
+struct TrunkChecksum {
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  uint64_t checksum = 0;  // XXH3-64
+};
+
 struct ModelFiles {
   std::string path;
   checkpoint::ModelConfig config;
   checkpoint::TrunkFacts facts;
   checkpoint::SideFiles side_files;
   checkpoint::TensorFiles trunk;  // may hold expert tensors too (HF folder): ignored
+  // Of the only file of `trunk`, where it is part of a store; other files come without one. Not
+  // compared yet: model/trunk.h does while it reads.
+  std::optional<TrunkChecksum> trunk_checksum;
   std::unique_ptr<ExpertStore> experts;
   std::vector<std::string> decisions;  // "config: from the annex", "rope_theta 1e6 assumed", ...
   std::vector<std::string> warnings;

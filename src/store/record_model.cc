@@ -35,6 +35,7 @@ Result<TensorFiles> OpenTrunk(const RecordFolder& folder, const PartPlaces& plac
   if (const StoreFile* file = folder.index.FindFile(records::kPartTrunk)) {
     places.files->decisions.push_back("trunk: from the store");
     NoteIdleOption(places, "--trunk", places.options.trunk, "trunk");
+    places.files->trunk_checksum = {0, file->bytes, file->checksum};
     return TensorFiles::Open((std::filesystem::path(folder.path) / file->name).string());
   }
   if (places.options.trunk.empty()) {
