@@ -1,5 +1,7 @@
 #include "base/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -88,7 +90,23 @@ class TreeBuilder {
 
 std::string Quoted(std::string_view text) {
   // Bytes that are not UTF-8 become U+FFFD: a report must not be unreadable for one bad name.
-  return Library(std::string(text)).dump(-1, ' ', false, Library::error_handler_t::replace);
+  const std::string quoted =
+      Library(std::string(text)).dump(-1, ' ', false, Library::error_handler_t::replace);
+  // JSON allows U+007F to U+009F as they are, which a terminal obeys.
+  std::string out;
+  for (size_t i = 0; i < quoted.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(quoted[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < quoted.size() ? quoted[i + 1] : 0);
+    if (byte == 0x7f) {
+      out += "\\u007f";
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
+      out += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      out += quoted[i];
+    }
+  }
+  return out;
 }
 
 void Newline(size_t indent, size_t depth, std::string* out) {

@@ -20,6 +20,11 @@ TEST(Json, KeepsOrderAndTypes) {
   EXPECT_EQ(json->Find("n"), nullptr) << "null counts as absent";
 }
 
+TEST(Json, WritesNothingThatATerminalObeys) {
+  EXPECT_EQ(Json(std::string("a\x1b[1m\x7f\xc2\x9b[1m\xc2\x80\xc2\xa0\xff")).Dump(),
+            "\"a\\u001b[1m\\u007f\\u009b[1m\\u0080\xc2\xa0\xef\xbf\xbd\"");
+}
+
 TEST(Json, RefusesDuplicateKeysByName) {
   const auto json = Json::Parse(R"({"x": 1, "x": 2})", "config.json");
   ASSERT_FALSE(json);
