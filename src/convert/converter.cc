@@ -115,7 +115,7 @@ Status CheckPlace(const StoredModel& model, const StoreTarget& target, bool aske
   std::error_code ignored;
   const bool is_finished = !fs::is_directory(out_path, ignored) ||
                            fs::exists(fs::path(out_path) / store::records::kManifestName, ignored);
-  if (!place && asked_resume && !options.resume && !is_finished) {
+  if (!place && asked_resume && !options.resume && !options.force && !is_finished) {
     return NoJournal(target.journal_path(options.force), out_path);
   }
   if (!place && asked_resume && !options.force && !options.dry_run) {

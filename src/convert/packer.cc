@@ -305,7 +305,9 @@ Result<PackReport> Pack(const std::string& checkpoint_path, const std::string& o
   SMOE_TRY(CheckOutputs(checkpoint, plan, out_path));
   const records::RecordWriterOptions writer_options{options.force, options.resume};
   Status place = records::RecordWriter::CheckPlace(out_path, FileNames(plan), writer_options);
-  if (!place && asked.resume && !options.resume) return NoJournal(journal_path, out_path);
+  if (!place && asked.resume && !options.resume && !options.force) {
+    return NoJournal(journal_path, out_path);
+  }
   SMOE_TRY(std::move(place));
   SMOE_TRY(CheckFreeSpace(out_path, plan, options));
   if (options.dry_run) return report;

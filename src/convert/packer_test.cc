@@ -284,6 +284,15 @@ TEST(Pack, NeverWritesIntoItsCheckpoint) {
   EXPECT_NE(MustFail(source, folder.Path("s"), options).message().find("which is being read"),
             std::string::npos);
   EXPECT_TRUE(FilesOf(source) == before);
+  // Where the store that replaces another is written: a download's folder may have that name.
+  MustPack(source, folder.Path("t"));
+  fs::rename(source, folder.Path("t.partial"));
+  for (const bool resume : {false, true}) {
+    options.resume = resume;
+    const Error error = MustFail(folder.Path("t.partial"), folder.Path("t"), options);
+    EXPECT_NE(error.message().find("t.partial: holds "), std::string::npos) << error.message();
+  }
+  EXPECT_TRUE(FilesOf(folder.Path("t.partial")) == before);
 }
 
 TEST(Pack, PacksTheLayersThatAreListed) {

@@ -18,6 +18,8 @@ namespace {
 // How often a partial file may be renamed away between our open and our lock.
 constexpr int kLockAttemptsMax = 16;
 
+constexpr char kPartialSuffix[] = ".partial";
+
 bool Exists(const std::string& path) {
   struct stat info = {};
   return ::lstat(path.c_str(), &info) == 0;
@@ -78,13 +80,16 @@ Status CheckOutputPlace(const std::string& path, bool overwrite) {
 }
 
 Status CheckNoInput(const std::string& path, std::span<const std::string> inputs) {
-  struct stat out = {};
-  if (::stat(path.c_str(), &out) != 0) return Ok();
-  for (const std::string& input : inputs) {
-    struct stat in = {};
-    if (::stat(input.c_str(), &in) != 0) continue;
-    if (in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
-      return Invalid("{}: is {}, which is being read; name another file to write", path, input);
+  for (const std::string& written : {path, path + kPartialSuffix}) {
+    struct stat out = {};
+    if (::stat(written.c_str(), &out) != 0) continue;
+    for (const std::string& input : inputs) {
+      struct stat in = {};
+      if (::stat(input.c_str(), &in) != 0) continue;
+      if (in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+        return Invalid("{}: is {}, which is being read; name another file to write", written,
+                       input);
+      }
     }
   }
   return Ok();
@@ -92,14 +97,14 @@ Status CheckNoInput(const std::string& path, std::span<const std::string> inputs
 
 Result<AtomicFile> AtomicFile::Open(const std::string& path, const Options& options) {
   SMOE_TRY(CheckOutputPlace(path, options.overwrite));
-  SMOE_TRY(CheckPartialPlace(path + ".partial"));
+  SMOE_TRY(CheckPartialPlace(path + kPartialSuffix));
   AtomicFile out;
-  SMOE_TRY_ASSIGN(File file, OpenLocked(path + ".partial"));
-  if (!options.resume) SMOE_TRY(file.Truncate(0));
+  SMOE_TRY_ASSIGN(File file, OpenLocked(path + kPartialSuffix));
   out.path_ = path;
-  out.partial_path_ = path + ".partial";
+  out.partial_path_ = path + kPartialSuffix;
   out.file_ = std::move(file);
   out.overwrite_ = options.overwrite;
+  if (!options.resume) SMOE_TRY(out.file_.Truncate(0));
   return out;
 }
 

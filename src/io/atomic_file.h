@@ -54,8 +54,8 @@ class AtomicFile {
 // a link or nothing may be in the place of what is written.
 Status CheckOutputPlace(const std::string& path, bool overwrite);
 
-// kInvalid if `path` is one of the files `inputs`, by another name or through links too: renaming
-// over a file that is being read would lose it. Inputs that do not exist are passed over.
+// kInvalid if `path`, or PATH.partial, is one of the files `inputs`, by another name or link too:
+// writing there would lose what is being read. Inputs that do not exist are passed over.
 Status CheckNoInput(const std::string& path, std::span<const std::string> inputs);
 
 // Writes a small file in one go with the same promise.

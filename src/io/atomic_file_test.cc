@@ -89,6 +89,14 @@ TEST_F(AtomicFileTest, AnInputIsKnownByAnyOfItsNames) {
     ASSERT_FALSE(status) << name;
     EXPECT_THAT(status.error().message(), HasSubstr("which is being read"));
   }
+  // The file that an output is written as, before it has its name.
+  const std::vector<std::string> partial = {path_ + ".partial"};
+  fs::remove(path_);
+  EXPECT_TRUE(CheckNoInput(path_, partial));
+  fs::create_hard_link(input, partial[0]);
+  const Status status = CheckNoInput(path_, partial);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message(), HasSubstr(partial[0] + ": is "));
 }
 
 TEST_F(AtomicFileTest, AKeptPartialIsResumedOrReplaced) {

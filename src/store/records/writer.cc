@@ -41,6 +41,46 @@ std::vector<std::pair<uint32_t, fs::path>> LayerFilesOf(const std::string& folde
   return files;
 }
 
+// What a run that was stopped has left for certain. Its manifest's file is there first of all.
+bool ShowsUnfinishedStore(std::string_view name) {
+  return LayerOfName(name) || name == std::string(kManifestName) + std::string(kPartialSuffix) ||
+         name.ends_with(".journal");
+}
+
+bool MayBeInUnfinishedStore(std::string_view name) {
+  constexpr std::string_view kFiles[] = {"trunk.safetensors",   "config.json",
+                                         "tokenizer.json",      "tokenizer_config.json",
+                                         "chat_template.jinja", "generation_config.json"};
+  if (ShowsUnfinishedStore(name)) return true;
+  if (name.ends_with(kPartialSuffix)) name.remove_suffix(kPartialSuffix.size());
+  return std::find(std::begin(kFiles), std::end(kFiles), name) != std::end(kFiles);
+}
+
+Unexpected HoldsOther(const std::string& work_folder, const std::string& name) {
+  return Invalid(
+      "{}: holds {}, expected nothing or an unfinished store, since the new one would be written "
+      "there; rename it",
+      work_folder, name);
+}
+
+// What is in a folder that bears the name of one to work in will be removed: all of it must be of a
+// run that was stopped.
+Status CheckIsUnfinishedStore(const std::string& work_folder) {
+  std::string last_name;
+  bool is_ours = false;
+  std::error_code failed;
+  for (fs::directory_iterator at(work_folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    last_name = at->path().filename().string();
+    const bool is_file = at->symlink_status(failed).type() == fs::file_type::regular;
+    if (!is_file || !MayBeInUnfinishedStore(last_name)) return HoldsOther(work_folder, last_name);
+    is_ours = is_ours || ShowsUnfinishedStore(last_name);
+  }
+  if (failed) return Io("{}: {}", work_folder, failed.message());
+  if (is_ours || last_name.empty()) return Ok();
+  return HoldsOther(work_folder, last_name);
+}
+
 Status RemoveFile(const fs::path& path) {
   std::error_code failed;
   fs::remove(path, failed);
@@ -49,18 +89,20 @@ Status RemoveFile(const fs::path& path) {
 }
 
 // A new store would be made in `work_folder` and then take the place of `folder`.
-Status CheckReplaces(const std::string& folder, const std::string& work_folder) {
+Status CheckReplaces(const std::string& folder, const std::string& work_folder, bool resume) {
   SMOE_TRY(io::CheckReplaceableFolder(folder));
   std::error_code ignored;
   if (const fs::path manifest = fs::path(work_folder) / kManifestName;
       fs::exists(manifest, ignored)) {
     return Invalid(
-        "{}: a finished store, where the one that replaces {} would be written; rename its folder "
-        "or remove it",
+        "{}: a finished store, where the one that replaces {} would be written; a run that was "
+        "stopped while the two changed places leaves the older or the newer one, and what else lay "
+        "in the folder; look into both, then rename or remove that one",
         manifest.string(), folder);
   }
   const fs::file_status status = fs::symlink_status(work_folder, ignored);
-  if (!fs::exists(status) || fs::is_directory(status)) return Ok();
+  if (!fs::exists(status)) return Ok();
+  if (fs::is_directory(status)) return resume ? Ok() : CheckIsUnfinishedStore(work_folder);
   return Invalid(
       "{}: is no folder, expected one to write the new store into, or nothing; remove it",
       work_folder);
@@ -132,7 +174,7 @@ Status RecordWriter::CheckPlace(const std::string& folder, const std::vector<std
   }
   if (options.overwrite) {
     const std::string work_folder = WorkFolder(folder, true);
-    return work_folder == folder ? Ok() : CheckReplaces(folder, work_folder);
+    return work_folder == folder ? Ok() : CheckReplaces(folder, work_folder, options.resume);
   }
   // A finished store is only ever replaced as a whole: resuming does not allow it.
   if (const fs::path manifest = fs::path(folder) / kManifestName; fs::exists(manifest, ignored)) {
@@ -306,10 +348,15 @@ Status RecordWriter::Finish() {
 // The files of the store that is replaced go with it: the new one may have no chat template, and a
 // reader that misses it in the manifest looks for one beside it.
 Status RecordWriter::TakePlace() const {
-  std::vector<std::string> names = {std::string(kManifestName)};
+  const std::string place = work_folder_.substr(0, work_folder_.size() - kPartialSuffix.size());
   std::error_code failed;
-  const std::string place = fs::canonical(folder_, failed).string();
-  if (failed) return Io("{}: {}", folder_, failed.message());
+  if (!fs::exists(fs::symlink_status(place, failed))) {  // moved away meanwhile
+    fs::rename(work_folder_, place, failed);
+    if (!failed) return io::SyncDirectoryOf(place);
+    return Unsupported("{}: is complete, but cannot be renamed to {}: {}; rename it", work_folder_,
+                       place, failed.message());
+  }
+  std::vector<std::string> names = {std::string(kManifestName)};
   const std::string path = (fs::path(place) / kManifestName).string();
   const auto text = io::ReadWholeFile(path, kManifestBytesMax);
   if (text) {

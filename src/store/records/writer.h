@@ -41,8 +41,8 @@ class RecordWriter {
   // set; sizes, checksums, files and orientation are filled in here. The source may be set later.
   // Errors: kInvalid: numbers that no manifest may have (field, found, expected); a store, or one
   //           that is unfinished, lies there and neither option is on; another process writes it;
-  //           the path is a file; a finished store lies in FOLDER.partial, or FOLDER is one that
-  //           io::CheckReplaceableFolder refuses, where it would be replaced. kIo.
+  //           the path is a file; where it would be replaced: FOLDER.partial has what is of no
+  //           unfinished store, or FOLDER is one that io::CheckReplaceableFolder refuses. kIo.
   static Result<std::unique_ptr<RecordWriter>> Create(const std::string& folder, ExpertIndex index,
                                                       const RecordWriterOptions& options);
   // What Create would refuse in the folder, and `names` of other files to write, without a trace:

@@ -234,6 +234,7 @@ TEST(RecordWriter, AStoreThatIsReplacedStaysWholeUntilTheNewOneIs) {
 
   // Through a link, over what a killed run has left.
   std::filesystem::create_directory(path + ".partial");
+  WriteFile(path + ".partial/manifest.json.partial", "");
   WriteFile(path + ".partial/chat_template.jinja", "left");
   std::filesystem::create_directory_symlink(path, temp.File("link"));
   const auto writer = MustCreate(temp.File("link"), force);
@@ -250,6 +251,21 @@ TEST(RecordWriter, AStoreThatIsReplacedStaysWholeUntilTheNewOneIs) {
   EXPECT_TRUE(std::filesystem::is_symlink(temp.File("link")));
 }
 
+TEST(RecordWriter, WhereTheOlderStoreWasMovedAwayTheNewOneTakesItsName) {
+  const TempFolder temp;
+  const std::string path = temp.File("s");
+  WriteStore(path);
+  const auto before = FilesOf(path);
+  const auto writer = MustCreate(path, {.overwrite = true, .resume = false});
+  for (uint32_t layer = 0; layer < kLayers; ++layer) WriteLayer(*writer, layer);
+  std::filesystem::rename(path, temp.File("kept"));
+  const Status finished = writer->Finish();
+  ASSERT_TRUE(finished) << finished.error().message();
+  EXPECT_TRUE(OpenRecordFolder(path));
+  EXPECT_EQ(FilesOf(temp.File("kept")), before);
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+}
+
 TEST(RecordWriter, AFinishedStoreInTheWayOfAReplacementIsNotTouched) {
   const TempFolder temp;
   WriteStore(temp.File("s"));
@@ -263,6 +279,41 @@ TEST(RecordWriter, AFinishedStoreInTheWayOfAReplacementIsNotTouched) {
       << refused.error().message();
   EXPECT_EQ(FilesOf(temp.File("s.partial")), before);
   EXPECT_TRUE(OpenRecordFolder(temp.File("s")));
+}
+
+TEST(RecordWriter, WhatIsOfNoStoreInTheWayOfAReplacementIsNotTouched) {
+  const TempFolder temp;
+  WriteStore(temp.File("s"));
+  const auto before = FilesOf(temp.File("s"));
+  const std::string partial = temp.File("s.partial");
+  const auto refuses = [&](const std::string& name) {
+    const auto refused =
+        RecordWriter::Create(temp.File("s"), SmallIndex(), {.overwrite = true, .resume = false});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::kInvalid);
+    EXPECT_NE(refused.error().message().find("s.partial: holds " + name), std::string::npos)
+        << refused.error().message();
+  };
+  // A checkpoint; and names that a store has too, with nothing that shows one.
+  for (const char* name : {"model.safetensors", "notes.txt", "config.json", "experts_00000.xpr/"}) {
+    std::filesystem::create_directory(partial);
+    const std::string path = partial + "/" + name;
+    if (path.ends_with("/")) {
+      std::filesystem::create_directory(path);
+    } else {
+      WriteFile(path, "mine");
+    }
+    refuses(path.ends_with("/") ? "experts_00000.xpr" : name);
+    EXPECT_TRUE(std::filesystem::exists(path));
+    std::filesystem::remove_all(partial);
+  }
+  // Beside what is left of a run.
+  std::filesystem::create_directory(partial);
+  WriteFile(partial + "/experts_00000.xpr.partial", "left");
+  WriteFile(partial + "/notes.txt", "mine");
+  refuses("notes.txt");
+  EXPECT_EQ(FilesOf(partial).size(), 2U);
+  EXPECT_EQ(FilesOf(temp.File("s")), before);
 }
 
 TEST(RecordWriter, LetsOneWriterAtATimeIntoAFolder) {
