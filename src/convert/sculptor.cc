@@ -285,13 +285,11 @@ Status CommitAll(OpenFiles& files, const std::string& scout_path) {
   const std::string aside = scout_path + ".replaced";
   std::error_code ignored;
   fs::create_hard_link(scout_path, aside, ignored);  // not over one that an earlier kill has left
-  SMOE_TRY(files.scout->Commit());
-  Status committed = files.out.Commit();
-  if (committed) {
-    fs::remove(aside, ignored);
-  } else {
-    fs::rename(aside, scout_path, ignored);
-  }
+  Status committed = files.scout->Commit();
+  if (committed) committed = files.out.Commit();
+  std::error_code failed;
+  if (fs::exists(files.out.partial_path(), ignored)) fs::rename(aside, scout_path, failed);
+  if (!failed) fs::remove(aside, ignored);  // a rename leaves a second name of the same file
   return committed;
 }
 
@@ -340,12 +338,12 @@ Result<ShatterReport> Shatter(const std::string& checkpoint_path, const std::str
   SMOE_TRY(CheckUnfinished(out_path, options));
   SMOE_TRY_ASSIGN(OpenFiles files, OpenOutputs(out_path, plan, options));
   Status converted = Convert(checkpoint, plan, options, files, progress, &report);
+  if (converted) converted = CommitAll(files, plan.scout_path);
   if (!converted) {
     return GiveUp(
         {out_path, out_path + ".journal", options.resume, options.force},
         [&] { files.out.KeepPartial(); }, std::move(converted));
   }
-  SMOE_TRY(CommitAll(files, plan.scout_path));
   std::error_code ignored;
   std::filesystem::remove(out_path + ".journal", ignored);
   report.seconds = stopwatch.seconds();

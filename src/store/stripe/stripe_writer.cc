@@ -69,7 +69,8 @@ std::vector<std::string> PartPaths(const WriteStripeOptions& options) {
   return paths;
 }
 
-// The parts that no descriptor names any more; nothing that is no part of this very striping.
+// The parts that no descriptor names, any more or yet; nothing that is no part of this very
+// striping.
 void RemoveParts(const Stripe& stripe) {
   for (const Part& part : stripe.parts) {
     const auto file = io::File::OpenRead(part.path);
@@ -288,8 +289,13 @@ Result<Stripe> WriteStripe(const ExpertStore& store, const WriteStripeOptions& o
   SMOE_TRY(writer.Copy(&stripe));
   SMOE_TRY(descriptor.file().WriteAt(0, AsBytes(StripeText(stripe))));
   SMOE_TRY(descriptor.file().Sync());
-  SMOE_TRY(writer.Finish(stripe));
-  SMOE_TRY(descriptor.Commit());
+  Status finished = writer.Finish(stripe);
+  if (finished) finished = descriptor.Commit();
+  if (!finished) {
+    std::error_code ignored;
+    if (fs::exists(descriptor.partial_path(), ignored)) RemoveParts(stripe);
+    return Unexpected(std::move(finished.error()));
+  }
   if (old) RemoveParts(*old);
   return stripe;
 }
