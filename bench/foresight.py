@@ -9,8 +9,9 @@ Replays the routers' choices of a trace against one drive that serves one read a
 one processor. The layer's router speaks, its misses are queued, the hits are computed, then each
 miss as it arrives; the next layer begins. Experts of later layers that are known (all of them, or
 a guess of given recall and precision) are queued behind the misses, nearest layer first, as many
-as begin before the next router speaks; what is read stays until its layer. Eviction is the
-program's own: 3/4 of a share with a half-life of 256 tokens, 1/4 of one with 2.
+as begin before the next router speaks; what is read stays until its layer. Eviction is by
+fixed weights, nearly those that the program begins to learn from: 3/4 of a share with a half-life
+of 256 tokens, 1/4 of one with 2. The program reads less (docs/streaming.md).
 
 The times are of a resident run: `smoe bench MODEL --profile` (projections, attend and router by
 layers; experts by layers and experts; head and rest), read-ms from `smoe bench MODEL --drive`,
@@ -19,7 +20,6 @@ bound-ms is the bytes of a token by the rate of memory.
 import argparse
 import random
 
-# As in src/experts/eviction.cc.
 SLOW_HALF_LIFE, FAST_HALF_LIFE, FAST_WEIGHT = 256, 2, 0.25
 
 

@@ -83,7 +83,7 @@ Histories Demand::SharesOf(size_t layer, const Expert& expert) const {
 
 // Tokens of one pass are taken for alike: their fading sum is a share times that of ones.
 void Demand::Note(size_t layer, uint32_t row_count, std::span<const double> shares) {
-  SMOE_CHECK(row_count > 0);
+  SMOE_CHECK(row_count > 0 && layer < seen_.size());
   SMOE_CHECK(shares.size() == layer_begins_[layer + 1] - layer_begins_[layer]);
   Histories keep;
   for (size_t i = 0; i < kHistoryCount; ++i) {

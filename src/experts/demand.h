@@ -10,7 +10,7 @@
 //
 // where g has a half-life of 3 tokens, and one w serves all experts. With z the fading sum of the
 // x of earlier tokens, w solves (sum of x x^T) w = sum of z chosen; both sums forget with a
-// half-life of 4096 tokens.
+// half-life of 4096 passes, of one token or of a chunk.
 // Source: J. A. Boyan, Machine Learning 49 (2002), the least-squares form of TD(1).
 //
 // Numbers depend on what was noted alone, not on time or threads. Threads: one owner.
@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -30,9 +31,9 @@ using Histories = std::array<double, kHistoryCount>;
 inline constexpr Histories kHistoryHalfLives = {1024, 64, 2};  // tokens
 inline constexpr Histories kFirstWeights = {0.75, 0, 0.25};    // until enough is noted
 inline constexpr double kForecastHalfLife = 3;                 // tokens ahead
-inline constexpr double kWeightsHalfLife = 4096;               // passes of all layers
-inline constexpr uint32_t kPassesBeforeLearning = 32;
-inline constexpr uint32_t kPassesBetweenLearning = 16;
+inline constexpr double kWeightsHalfLife = 4096;               // passes, each through all layers
+inline constexpr uint32_t kPassesBeforeLearning = 32;          // likewise
+inline constexpr uint32_t kPassesBetweenLearning = 16;         // likewise
 inline constexpr double kRecalledWeight = 0.25;  // of an average, what a recalled share counts for
 
 // Weights by least squares, from sums that forget.
@@ -57,8 +58,8 @@ class Demand {
   // experts.
   explicit Demand(std::vector<uint32_t> layer_begins);
 
-  // A pass of row_count tokens through a layer. shares: of its tokens, which chose each expert of
-  // the layer; size as the layer (checked).
+  // A pass of row_count tokens, at least one, through a layer. shares: how many of them chose each
+  // expert of the layer, 0 to 1; as many as it has experts (checked). No allocation.
   void Note(size_t layer, uint32_t row_count, std::span<const double> shares);
   // As of the last pass through the expert's layer.
   double Forecast(uint32_t ordinal) const { return forecasts_[ordinal]; }

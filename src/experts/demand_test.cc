@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -98,17 +99,22 @@ TEST(Demand, LearnsThatTheLatestComesLast) {
   EXPECT_LT(demand.Forecast(1), demand.Forecast(0));
 }
 
-// A fair coin has no history: all forecasts come near the share of a half.
+// A fair coin has no history: forecasts come near the share of a half and stay there. By the first
+// weights they swing by an eighth, a quarter of what the fast history does.
 TEST(Demand, LearnsThatTheLatestSaysNothing) {
   Demand demand({0, 2});
   uint32_t state = 1;
+  double swing = 0;
   for (int token = 0; token < 4000; ++token) {
     state = state * 1664525 + 1013904223;  // Numerical Recipes' generator; its high bits are good
     const bool head = state >> 31 == 0;
     demand.Note(0, 1, std::vector<double>{head ? 1.0 : 0.0, head ? 0.0 : 1.0});
+    if (token < 3000) continue;
+    for (const uint32_t side : {0U, 1U}) {
+      swing = std::max(swing, std::abs(demand.Forecast(side) - 0.5));
+    }
   }
-  EXPECT_NEAR(demand.Forecast(0), 0.5, 0.1);
-  EXPECT_NEAR(demand.Forecast(1), 0.5, 0.1);
+  EXPECT_LT(swing, 0.05);
 }
 
 TEST(Demand, ARecalledShareCountsForAQuarterOfAnAverage) {
