@@ -107,6 +107,8 @@ Status CheckFreeSpace(const std::string& out_path, const Plan& plan,
                    out_path, needed, plan.experts.size(), plan.trunk.layout.total_bytes, free);
 }
 
+// Refuses what the target does, and says of a resume what it lacks. Where a run was killed at its
+// very end, the journal that is of nothing goes.
 Status CheckPlace(const StoredModel& model, const StoreTarget& target, bool asked_resume,
                   const ConvertOptions& options, const std::string& out_path) {
   std::vector<std::string> names;

@@ -8,17 +8,16 @@
 
 namespace smoe::convert {
 
-// What is done stays where a later run can do better: after freeing space, or on a drive that is
-// back. A source that cannot be converted leaves nothing, its journal included.
-//
+// The run that ends.
 struct GivenUp {
   std::string out_path;
   std::string journal_path;
-  bool is_resume =
-      false;              // the run took over what an earlier one had done, which stays in any case
-  bool is_force = false;  // and so has the run that goes on to be
+  bool is_resume = false;  // it took over what an earlier run had done, which stays in any case
+  bool is_force = false;   // it replaces another output, as whatever goes on with it must
 };
 
+// What is done stays where a later run can do better: after freeing space, or on a drive that is
+// back. A source that cannot be converted leaves nothing, its journal included.
 // `keep_partial`: called where the output stays.
 // Returns `status`, which must be a failure, with "writing OUT" and, where it is so, that --resume
 // goes on.

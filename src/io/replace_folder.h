@@ -12,9 +12,8 @@
 namespace smoe::io {
 
 // What ReplaceFolder could not do, so far as it can be known before the newer folder is made.
-// Errors: kInvalid for a mount point, which no rename can move, and for the folder that this
-// program
-//         was started in, whose relative names would lead nowhere afterwards.
+// Errors: kInvalid for a mount point, which no rename can move, and for the folder that the program
+//         was started in, whose relative names would lead nowhere afterwards. kIo.
 Status CheckReplaceableFolder(const std::string& folder);
 
 // `source` becomes `target`, which is there; both lie in the same folder and are no links. Then

@@ -6,7 +6,8 @@
 
 namespace smoe::kernels {
 
-// Q4 and Q2 for many tokens. Requires cols a multiple of 64, and groups of 32 or a multiple of 64.
+// Q4 and Q2 for many tokens. Requires rows in the range, columns in multiples of 64, and groups of
+// 32 or a multiple of 64.
 void MatMulInt8BatchAmx(const PlainWeights& weights, const QuantisedRows& x, const MatMulRange& y);
 
 // int8 for many tokens. Requires rows in the range, and columns.

@@ -105,6 +105,7 @@ struct Pending {
   size_t end = 0;
 };
 
+// Adds dot products, times the scales of their piece, to the sums of their tokens.
 template <size_t kPieces, size_t kPieceCols>
 struct Adder {
   const float* x_scales;  // of the batch's first token, in the first piece's block
@@ -221,10 +222,10 @@ inline void StoreSums(const Batch& batch, const Sums* sums, const MatMulRange& y
 
 // All rows of the range, panel by panel from `first_row` on, for all tokens. `panels` has the
 // weights:
-//   PanelAhead Begin(row, steps)        goes to the panel of `row`; gives the lines of the next
-//   one,
-//                                       to be fetched in `steps`
-//   PassWeights Take<kPieces>(piece)    pieces of the panel, from the piece-th on
+//   PanelAhead Begin(row, steps)      goes to the panel of `row`; gives the next one's lines, to be
+//                                     fetched in `steps`
+//   PassWeights Take<kPieces>(piece)  pieces of the panel, from the piece-th on
+// Requires rows in the range, columns and tokens.
 template <size_t kPieceCols, class Panels>
 void MultiplyPanels(const QuantisedRows& x, const MatMulRange& y, size_t first_row,
                     size_t piece_count, Panels* panels) {

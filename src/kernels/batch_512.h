@@ -44,8 +44,8 @@ inline size_t Parts(size_t count, size_t most) { return (count + most - 1) / mos
 
 // The lines of the weights that come next, asked for a few at a time while others are multiplied: a
 // core waits for some sixteen lines at once, and what is asked beyond holds it up. A stretch of a
-// row is short, and the processor guesses nothing. They go to the first or the second cache,
-// whichever has room for them. A prefetch cannot fault.
+// row is short, and the processor guesses nothing. They go to the first or the second cache, as
+// kCache says: whichever has room for them. A prefetch cannot fault.
 template <int kCache>
 class LinesAhead {
  public:

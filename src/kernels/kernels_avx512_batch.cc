@@ -20,7 +20,7 @@ namespace smoe::kernels {
 
 namespace {
 
-using NearLines = LinesAhead<1>;
+using NearLines = LinesAhead<1>;  // a stretch fits the first cache
 
 using tensor::WeightFormat;
 

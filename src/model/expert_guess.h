@@ -31,7 +31,7 @@ enum class GuessKind : uint8_t {
   kSure,  // but those that are named by a hair: another guess will follow
 };
 
-// Asks the router of `layer`, the next one that will attend, about the residual stream as it is.
+// Asks the router of `layer`, the next one with experts, about the residual stream as it is.
 // The answer is scratch.likely_ids: likeliest first, an expert once for each row that names it. Of
 // many rows some are asked.
 void GuessExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index,

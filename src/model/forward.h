@@ -86,7 +86,7 @@ void RunDense(const Forward& forward, const tensor::ExpertWeights& weights, floa
 void ForeseeExperts(const Forward& forward, const LayerWeights& layer, uint32_t layer_index);
 
 struct SparseLayer {
-  const LayerWeights* weights = nullptr;
+  const LayerWeights* weights = nullptr;  // nullptr: there is none
   uint32_t index = 0;
 };
 

@@ -29,8 +29,7 @@ struct MatrixTarget {
 // Rows from `first_row` on, of weights that are finite; returns what the format has cost.
 // Shapes:   weights [row count][cols]
 // Requires: bf16, int8, or q4 in whole groups of a row; for int8 rows that begin a tile, or a
-// matrix
-//           of one row
+//           matrix of one row
 // Errors:   kUnsupported for what the format cannot hold, by its element, counted from `weights`
 // Threads:  any; calls for disjoint rows may run side by side
 Result<tensor::QuantisationError> EncodeRows(const MatrixTarget& matrix, uint64_t first_row,
