@@ -41,7 +41,7 @@ Result<std::optional<std::string>> ReadSystemFile(const std::string& path) {
   int error = 0;
   while (got != 0 && text.size() < kSystemFileBytesMax) {
     const size_t end = text.size();
-    text.resize(end + std::max(kPieceBytes, end));
+    text.resize(std::min(end + std::max(kPieceBytes, end), kSystemFileBytesMax));
     do {
       got = ::read(fd, text.data() + end, text.size() - end);
     } while (got < 0 && errno == EINTR);

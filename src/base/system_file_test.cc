@@ -25,6 +25,13 @@ TEST_F(SystemFileTest, IsReadWholeOrNotThere) {
   EXPECT_THAT(ReadSystemFile("/proc/self/stat").value().value(), HasSubstr(" ("));
 }
 
+TEST_F(SystemFileTest, IsReadUpToTheLimit) {
+  for (const size_t beyond : {size_t{0}, size_t{1}}) {
+    Write("/proc/large", std::string(kSystemFileBytesMax + beyond, 'x'));
+    EXPECT_EQ(ReadSystemFile(root_ + "/proc/large").value()->size(), kSystemFileBytesMax);
+  }
+}
+
 TEST(OpenErrorText, SaysHowALimitIsRaised) {
   EXPECT_THAT(OpenErrorText(ENFILE), HasSubstr("sysctl fs.file-max"));
   EXPECT_THAT(OpenErrorText(EMFILE), HasSubstr("ulimit -n"));
