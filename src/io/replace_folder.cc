@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "base/log.h"
@@ -42,6 +43,39 @@ Result<std::string> Exchange(const std::string& source, const std::string& targe
   return CannotMove(source, target, error);
 }
 
+// Everything in `old` goes, or moves to `target` where it is not replaced, and then `old` itself.
+// Moves come first, so that a sudden end keeps what is not ours to lose. Returns the first failure;
+// the others follow from it, or not, and change nothing for the newer folder.
+std::error_code ClearOld(const std::string& old, const fs::path& target,
+                         const std::function<bool(const std::string& name)>& is_replaced) {
+  std::error_code first;
+  const auto note = [&](const std::error_code& failed) { first = first ? first : failed; };
+  std::error_code failed;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator at(old, failed), end; !failed && at != end; at.increment(failed)) {
+    entries.push_back(at->path());
+  }
+  note(failed);
+  std::vector<fs::path> replaced;
+  for (const fs::path& entry : entries) {
+    const fs::path place = target / entry.filename();
+    std::error_code ignored;
+    const bool is_there = fs::symlink_status(place, ignored).type() != fs::file_type::not_found;
+    if (is_there || is_replaced(entry.filename().string())) {
+      replaced.push_back(entry);
+      continue;
+    }
+    fs::rename(entry, place, failed);
+    note(failed);
+  }
+  replaced.emplace_back(old);
+  for (const fs::path& path : replaced) {
+    fs::remove(path, failed);
+    note(failed);
+  }
+  return first;
+}
+
 }  // namespace
 
 Status CheckReplaceableFolder(const std::string& folder) {
@@ -64,27 +98,11 @@ Status CheckReplaceableFolder(const std::string& folder) {
 
 Status ReplaceFolder(const std::string& source, const std::string& target,
                      const std::function<bool(const std::string& name)>& is_replaced) {
-  std::error_code failed;
-  fs::permissions(source, fs::status(target, failed).permissions(), failed);  // as it was
+  std::error_code ignored;
+  fs::permissions(source, fs::status(target, ignored).permissions(), ignored);  // as it was
   SMOE_TRY_ASSIGN(const std::string old, Exchange(source, target));
   SMOE_TRY(SyncDirectoryOf(target));
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator at(old, failed), end; !failed && at != end; at.increment(failed)) {
-    entries.push_back(at->path());
-  }
-  std::vector<fs::path> replaced;
-  for (const fs::path& entry : entries) {
-    const fs::path place = fs::path(target) / entry.filename();
-    const bool is_there = fs::symlink_status(place, failed).type() != fs::file_type::not_found;
-    if (is_there || is_replaced(entry.filename().string())) {
-      replaced.push_back(entry);
-    } else {
-      fs::rename(entry, place, failed);
-    }
-  }
-  for (const fs::path& entry : replaced) fs::remove(entry, failed);
-  fs::remove(old, failed);
-  if (failed) {
+  if (const std::error_code failed = ClearOld(old, target, is_replaced)) {
     LogWarning("{}: of what was in {} before, some is there still: {}; remove it", old, target,
                failed.message());
   }

@@ -65,6 +65,21 @@ TEST_F(ReplaceFolderTest, WithoutTheNewerOneTheOlderStays) {
   EXPECT_THAT(FilesOf("old"), UnorderedElementsAre(Pair("a", "old a")));
 }
 
+TEST_F(ReplaceFolderTest, WhatCannotBeRemovedIsLeftAndTold) {
+  fs::create_directories(Path("old/a/kept"));  // is_replaced names it, but it is no file
+  Write("old/b", "old b");
+  Write("new/b", "new b");
+  testing::internal::CaptureStderr();
+  const Status replaced =
+      ReplaceFolder(Path("new"), Path("old"), [](const std::string&) { return true; });
+  const std::string told = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(replaced);
+  EXPECT_THAT(FilesOf("old"), UnorderedElementsAre(Pair("b", "new b")));
+  EXPECT_TRUE(fs::exists(Path("new/a/kept")));
+  EXPECT_FALSE(fs::exists(Path("new/b")));
+  EXPECT_THAT(told, HasSubstr(Path("new") + ": of what was in " + Path("old") + " before"));
+}
+
 TEST_F(ReplaceFolderTest, MountPointsAndTheWorkingFolderAreRefusedBeforehand) {
   EXPECT_TRUE(CheckReplaceableFolder(Path("old")));
   for (const char* mount : {"/", "/proc"}) {

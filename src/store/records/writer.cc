@@ -334,7 +334,7 @@ Status RecordWriter::EndFile() {
 Status RecordWriter::Finish() {
   SMOE_CHECK(!open_file_);
   for (const uint8_t written : written_) SMOE_CHECK(written == 1);
-  // Of an older store with more layers, or of another run that was begun.
+  // Of another run that was begun, with more layers.
   for (const auto& [layer, path] : LayerFilesOf(work_folder_)) {
     if (layer >= index_.num_moe_layers) SMOE_TRY(RemoveFile(path));
   }
@@ -360,8 +360,9 @@ Status RecordWriter::TakePlace() const {
   const std::string path = (fs::path(place) / kManifestName).string();
   const auto text = io::ReadWholeFile(path, kManifestBytesMax);
   if (text) {
-    const auto old = ParseManifest(*text, path);
-    for (size_t i = 0; old && i < old->files.size(); ++i) names.push_back(old->files[i].name);
+    if (const auto old = ParseManifest(*text, path)) {
+      for (const StoreFile& file : old->files) names.push_back(file.name);
+    }
   }
   return io::ReplaceFolder(work_folder_, place, [&](const std::string& name) {
     return LayerOfName(name) || std::find(names.begin(), names.end(), name) != names.end();
