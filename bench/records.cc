@@ -201,9 +201,10 @@ class Decoder {
           ids_[i] = (first + i * (setup_.experts / setup_.top_k)) % setup_.experts;
         }
         std::vector<experts::RowFailure> failures;
-        SMOE_TRY(backend_.Run(
-            {layer, 1, setup_.top_k, hidden_.data(), ids_.data(), weights_.data(), out_.data()},
-            &failures));
+        const experts::RoutedRows rows = {
+            layer, 1, setup_.top_k, hidden_.data(), ids_.data(), weights_.data(), out_.data()};
+        SMOE_TRY(backend_.Begin(rows));
+        SMOE_TRY(backend_.Run(rows, &failures));
         if (!failures.empty()) return smoe::Unexpected(failures[0].error);
       }
     }
