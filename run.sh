@@ -11,7 +11,8 @@ readonly SMOE=build/release/smoe
 main() {
   echo "run.sh: 1 of 3: packages" >&2
   tools/setup.sh
-  echo "run.sh: 2 of 3: build, and the vault of models/tiny-moe" >&2
+  echo "run.sh: 2 of 3: build (the first time some 12 minutes of processor time, by all cores)," \
+    "and the vault of models/tiny-moe" >&2
   # manuals: with them `cmake --install build/release` has all that it copies.
   tools/build.sh release smoe tiny_vault manuals
   echo "run.sh: 3 of 3: $SMOE run --chat \"$PROMPT\"" >&2
