@@ -51,7 +51,11 @@ std::vector<Finding> CheckNuma(const std::string& root, bool in_detail);
 Finding CheckFreeMemory(const std::string& root);
 Finding CheckSwap(const std::string& root);
 Finding CheckOvercommit(const std::string& root);
-Finding CheckLockedMemory(const std::string& root);
+// Whether this process may lock so many bytes more: asks the kernel, with addresses that hold
+// nothing, and gives them up again.
+bool MayLock(uint64_t bytes);
+// may_lock: whether the limit binds this user at all; it does not bind one with CAP_IPC_LOCK.
+Finding CheckLockedMemory(const std::string& root, bool (*may_lock)(uint64_t) = MayLock);
 Finding CheckHugePages(const std::string& root);
 
 // The drive and the model on it.

@@ -14,6 +14,7 @@
 #include "io/read_queue.h"
 #include "store/model_files.h"
 #include "store/model_size.h"
+#include "store/stripe/stripe.h"
 
 namespace smoe::engine {
 
@@ -183,7 +184,14 @@ std::optional<Finding> CheckModel(const std::string& path, const std::string& ro
   if (!files) return fail(files.error());
   const auto size = store::MeasureSize(*files);
   if (!size) return fail(size.error());
-  const uint64_t trunk_bytes = size->drive_bytes - std::min(size->drive_bytes, size->expert_bytes);
+  uint64_t copied_bytes = 0;  // experts that lie on a further drive as well
+  if (store::stripe::IsStripeFile(path)) {
+    const auto striped = store::stripe::ReadStripe(path);
+    if (!striped) return fail(striped.error());
+    for (const store::stripe::Part& part : striped->parts) copied_bytes += part.file_bytes;
+  }
+  const uint64_t held_bytes = size->expert_bytes + copied_bytes;
+  const uint64_t trunk_bytes = size->drive_bytes - std::min(size->drive_bytes, held_bytes);
   finding.found =
       fmt::format("{}, {} experts in {} ({}), the rest {}; a token uses {} of experts",
                   files->config.model_type, size->expert_count, files->experts->format_name(),

@@ -1,5 +1,6 @@
 // What doctor says about memory.
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -92,7 +93,16 @@ Finding CheckOvercommit(const std::string& root) {
   return finding;
 }
 
-Finding CheckLockedMemory(const std::string& root) {
+bool MayLock(uint64_t bytes) {
+  void* const data =
+      mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return false;
+  const bool may = mlock2(data, bytes, MLOCK_ONFAULT) == 0;
+  munmap(data, bytes);
+  return may;
+}
+
+Finding CheckLockedMemory(const std::string& root, bool (*may_lock)(uint64_t)) {
   Finding finding{.subject = "locked memory"};
   std::ifstream file(root + "/proc/self/limits");
   std::string line;
@@ -111,8 +121,12 @@ Finding CheckLockedMemory(const std::string& root) {
   }
   finding.found = fmt::format("at most {}", SizeText(limit));
   if (limit >= kLittleMemory) return finding;
+  if (may_lock(RoundUp(limit, kPageBytes) + kPageBytes)) {
+    finding.found += ", which does not bind this user";
+    return finding;
+  }
   finding.severity = Severity::kNote;
-  finding.meaning = "the trunk cannot be locked, so a system short of memory may page it out";
+  finding.meaning = "a larger trunk cannot be locked, so a system short of memory may page it out";
   finding.remedy = "ulimit -l unlimited, in a service LimitMEMLOCK=infinity";
   return finding;
 }

@@ -125,11 +125,22 @@ TEST_F(Doctor, TheLimitOfLockedMemoryIsTheSoftOne) {
   Write(path,
         "Limit                     Soft Limit           Hard Limit           Units     \n"
         "Max locked memory         8388608              unlimited            bytes     \n");
-  EXPECT_EQ(CheckLockedMemory(root_).found, "at most 8.0 MiB");
-  EXPECT_EQ(CheckLockedMemory(root_).severity, Severity::kNote);
+  const auto refuses = [](uint64_t) { return false; };
+  EXPECT_EQ(CheckLockedMemory(root_, refuses).found, "at most 8.0 MiB");
+  EXPECT_EQ(CheckLockedMemory(root_, refuses).severity, Severity::kNote);
   Write(path, "Max locked memory         unlimited            unlimited            bytes     \n");
   EXPECT_EQ(CheckLockedMemory(root_).found, "unlimited");
   EXPECT_EQ(CheckLockedMemory(root_).severity, Severity::kOk);
+}
+
+TEST_F(Doctor, ALimitOfLockedMemoryThatDoesNotBindIsNoNote) {
+  Write("/proc/self/limits",
+        "Max locked memory         8388608              8388608              bytes     \n");
+  // Asked for one page more than the limit.
+  const auto allows = [](uint64_t bytes) { return bytes == 8388608 + 4096; };
+  EXPECT_EQ(CheckLockedMemory(root_, allows).severity, Severity::kOk);
+  EXPECT_THAT(CheckLockedMemory(root_, allows).found, HasSubstr("does not bind"));
+  EXPECT_TRUE(MayLock(kPageBytes));
 }
 
 TEST_F(Doctor, HugePagesAreCountedNotBelieved) {
