@@ -55,10 +55,10 @@ void PrintReport(const store::vault::VerifyReport& report, const std::string& pa
   for (const std::string& warning : report.warnings) {
     console.Note("warning: {}\n", Printable(warning));
   }
-  // A checkpoint's experts are tensors like the others.
+  // A checkpoint's experts are tensors like the others, and none is counted as an expert.
   std::error_code ignored;
   const std::string tensors =
-      std::filesystem::is_directory(path, ignored)
+      report.expert_count == 0 && std::filesystem::is_directory(path, ignored)
           ? fmt::format("{} tensors", report.tensor_count)
           : fmt::format("{} experts, {} trunk tensors", report.expert_count, report.tensor_count);
   console.Note(

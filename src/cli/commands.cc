@@ -5,7 +5,7 @@ namespace smoe::cli {
 namespace {
 
 constexpr char kTalk[] = "Talk to a model";
-constexpr char kConvert[] = "Make and mend vaults";
+constexpr char kConvert[] = "Make and mend models";
 constexpr char kMeasure[] = "Look inside";
 constexpr char kProgram[] = "About the program";
 
@@ -36,7 +36,7 @@ constexpr Command kCommands[] = {
      "smoe synth gpt-oss-120b synth-records/ --layers 4 --dry-run\n"
      "smoe synth Qwen3-30B-A3B/config.json synth.smoe --bits 2",
      DefineSynth},
-    {"verify", kConvert, "Check a vault's structure and every checksum", "smoe verify model.smoe",
+    {"verify", kConvert, "Check a model's structure and every checksum", "smoe verify model.smoe",
      DefineVerify},
     {"stripe", kConvert, "Spread a model's experts over several drives, which then read together",
      "smoe stripe qwen3-30b.smoe qwen3-30b.stripe /mnt/b /mnt/c\n"

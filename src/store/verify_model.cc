@@ -59,13 +59,15 @@ Status VerifyParts(const std::string& path, const ModelFilesOptions& options,
       report->warnings.push_back(warning);
     }
   }
-  // The bytes of a trunk inside the vault were counted with its annex.
+  // The bytes of a trunk inside the vault or the store were counted with what lies there.
   const uint64_t counted_bytes = report->checked_bytes;
   vault::VerifyTensors(files->trunk, report);
   VerifyScales(files->trunk, files->config, report);
   std::error_code ignored;
   for (const io::File& file : files->trunk.files()) {
-    if (std::filesystem::equivalent(file.path(), path, ignored)) {
+    const std::filesystem::path trunk = file.path();
+    if (std::filesystem::equivalent(trunk, path, ignored) ||
+        std::filesystem::equivalent(trunk.parent_path(), path, ignored)) {
       report->checked_bytes = counted_bytes;
     }
   }
