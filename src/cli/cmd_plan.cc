@@ -157,7 +157,7 @@ Status CheckOptions(const Options& options) {
 
 // One for each amount of memory; without --memory one for what is free. Of several amounts one that
 // is too small is refused in its row; errors: kExhausted if all are.
-Result<std::vector<Plan>> MakePlans(const Options& options) {
+Result<std::vector<Plan>> MakePlans(const Options& options, Console& console) {
   SMOE_TRY(CheckOptions(options));
   std::vector<std::optional<uint64_t>> sizes = {std::nullopt};
   if (!options.memory.empty()) {
@@ -165,6 +165,12 @@ Result<std::vector<Plan>> MakePlans(const Options& options) {
   }
   SMOE_TRY_ASSIGN(const engine::EngineOptions engine, ChooseEngineOptions(options.model, 1, false));
   SMOE_TRY_ASSIGN(const FreeMemory free, ReadFreeMemory());
+  const bool reads_drive = !options.drive_rate && !IsShape(options.model.model);
+  if (reads_drive || !options.dram_rate) {
+    console.Note("plan: measuring {}{}{}, some seconds\n", reads_drive ? "the drive" : "",
+                 reads_drive && !options.dram_rate ? " and " : "",
+                 options.dram_rate ? "" : "memory");
+  }
   Plan plan;
   SMOE_TRY_ASSIGN(plan.subject, IsShape(options.model.model) ? SubjectOfShape(options, engine)
                                                              : SubjectOfModel(options, engine));
@@ -313,7 +319,7 @@ Json PlansJson(const Options& options, const std::vector<Plan>& plans) {
 }
 
 Result<ExitCode> RunPlan(const Options& options, Console& console) {
-  SMOE_TRY_ASSIGN(const std::vector<Plan> plans, MakePlans(options));
+  SMOE_TRY_ASSIGN(const std::vector<Plan> plans, MakePlans(options, console));
   const bool is_one = plans.size() == 1;
   if (options.json) {
     console.Print("{}\n",

@@ -46,10 +46,10 @@ Status ChooseFormat(Options* options) {
 
 void PrintSummary(const convert::SynthReport& report, bool dry_run, Console& console) {
   ConvertSummary summary(console);
-  summary.Line("shape",
-               fmt::format("{}: {}, {} layers of {} experts, {} per token, vocabulary {}",
-                           report.shape, report.model_type, report.layer_count,
-                           report.experts_per_layer, report.experts_per_token, report.vocab_size));
+  summary.Line("shape", fmt::format("{}: {}, {} layer{} of {} experts, {} per token, vocabulary {}",
+                                    report.shape, report.model_type, report.layer_count,
+                                    report.layer_count == 1 ? "" : "s", report.experts_per_layer,
+                                    report.experts_per_token, report.vocab_size));
   summary.Written(dry_run, fmt::format("{} ({}), {}{}", report.out_path, report.format,
                                        dry_run ? "at most " : "", SizeText(report.out_bytes)));
   summary.Line("experts", SizeText(report.expert_bytes));

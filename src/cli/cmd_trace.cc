@@ -105,8 +105,9 @@ Result<ExitCode> WriteTrace(const Options& options, Console& console) {
     return NotWritten(options.out, std::move(done.error()), console);
   }
   SMOE_TRY(file.Commit());
-  console.Note("{}: {} tokens, {} layers, {} of {} experts each\n", Printable(options.out),
-               tokens.size(), layers.size(), facts.top_k, facts.expert_count);
+  console.Note("{}: {} tokens, {} layer{}, {} of {} experts each\n", Printable(options.out),
+               tokens.size(), layers.size(), layers.size() == 1 ? "" : "s", facts.top_k,
+               facts.expert_count);
   return ExitCode::kOk;
 }
 
@@ -116,7 +117,7 @@ Runner DefineTrace(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   DefineModel(arguments, &options->model);
   arguments.Option("--out", &options->out, "FILE", "Required: the trace to write");
-  arguments.Option("--text", &options->text, "FILE", "A text to read");
+  arguments.Option("--text", &options->text, "FILE", "A text to read, as one prompt");
   arguments.Option("--tokens", &options->tokens, "IDS", "Token ids to read, as 1,2,3");
   arguments.Option("--random", &options->random_count, "N",
                    "So many random tokens, for models without a tokenizer");

@@ -140,6 +140,13 @@ Status EngineImpl::CheckTokens(std::span<const uint32_t> tokens) const {
                      config().vocab_size);
     }
   }
+  if (const uint64_t positions = config().max_position_embeddings;
+      positions != 0 && tokens.size() > positions) {
+    return Invalid(
+        "prompt: {} tokens, the model was made for {} (max_position_embeddings in its config); "
+        "shorten it",
+        tokens.size(), positions);
+  }
   if (tokens.size() > parts_.context_tokens) {
     return Invalid("prompt: {} tokens, the context holds {}; raise --context or shorten it",
                    tokens.size(), parts_.context_tokens);
