@@ -150,6 +150,9 @@ TEST(Engine, TheContextIsALimitWithBothNumbers) {
   auto engine = OpenTiny(options).value();
   const Outcome too_long = RunAlone(*engine, MakeRequest(Prompt(0, 65), 1));
   EXPECT_THAT(too_long.error, HasSubstr("65 tokens, the context holds 64"));
+  // tiny-moe has 4096 positions: --context would not help.
+  const Outcome too_long_ever = RunAlone(*engine, MakeRequest(Prompt(0, 4097), 1));
+  EXPECT_THAT(too_long_ever.error, HasSubstr("4097 tokens, the model was made for 4096"));
   EXPECT_EQ(RunAlone(*engine, MakeRequest(Prompt(0, 64), 10)).tokens.size(), 1u);
   const Outcome filled = RunAlone(*engine, MakeRequest(Prompt(0, 60), 100));
   EXPECT_EQ(filled.reason, FinishReason::kLength);
