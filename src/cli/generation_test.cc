@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,16 @@ engine::Request RequestOf(const std::vector<uint32_t>& prompt) {
   return request;
 }
 
-TEST(Generate, AnAnswerThatCannotBeDeliveredLeavesTheEngineToTheNext) {
+Result<std::unique_ptr<engine::Engine>> OpenTinyMoe() {
   ModelOptions options;
   options.model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
   options.context_tokens = 512;
-  auto files = OpenFiles(options);
-  ASSERT_TRUE(files) << files.error().message();
-  const auto engine = OpenEngine(std::move(*files), options, 1, false);
+  SMOE_TRY_ASSIGN(auto files, OpenFiles(options));
+  return OpenEngine(std::move(files), options, 1, false);
+}
+
+TEST(Generate, AnAnswerThatCannotBeDeliveredLeavesTheEngineToTheNext) {
+  const auto engine = OpenTinyMoe();
   ASSERT_TRUE(engine) << engine.error().message();
   Console console{stdin, stdout, stderr};
   const auto generate = [&](const std::function<Status(uint32_t)>& on_token) {
@@ -51,12 +55,7 @@ TEST(Generate, AnAnswerThatCannotBeDeliveredLeavesTheEngineToTheNext) {
 
 // Ctrl-C behind the first layer of the prompt.
 TEST(Generate, TheTimeOfAPromptThatIsStoppedIsThePrompts) {
-  ModelOptions options;
-  options.model = std::string(SMOE_SOURCE_DIR) + "/models/tiny-moe";
-  options.context_tokens = 512;
-  auto files = OpenFiles(options);
-  ASSERT_TRUE(files) << files.error().message();
-  const auto engine = OpenEngine(std::move(*files), options, 1, false);
+  const auto engine = OpenTinyMoe();
   ASSERT_TRUE(engine) << engine.error().message();
   Console console{stdin, stdout, stderr};
   const InterruptGuard guard;

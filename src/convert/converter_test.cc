@@ -264,7 +264,20 @@ TEST(Converter, TheBytesDoNotDependOnTheThreads) {
   EXPECT_EQ(ReadText(folder.Path("1.smoe")), ReadText(folder.Path("3.smoe")));
 }
 
-// A process that dies at its 80th step, after the trunk and some experts, then a resumed one.
+// A process that converts and dies at its 80th step, after the trunk and some experts.
+bool DiesInTheMiddle(const std::string& source, const std::string& out,
+                     const ConvertOptions& options) {
+  constexpr int kDied = 7;
+  const int status = InChild([&] {
+    int steps = 0;
+    CallbackProgress progress([&] {
+      if (++steps == 80) ::_exit(kDied);
+    });
+    return Convert(source, out, options, progress) ? 0 : 1;
+  });
+  return WIFEXITED(status) && WEXITSTATUS(status) == kDied;
+}
+
 TEST(Converter, AKilledConversionResumesToTheSameBytes) {
   const TestFolder folder;
   const std::string source = MakeVault(folder);
@@ -276,14 +289,7 @@ TEST(Converter, AKilledConversionResumesToTheSameBytes) {
     const std::string whole = folder.Path(is_vault ? "whole.smoe" : "whole");
     const std::string out = folder.Path(is_vault ? "out.smoe" : "out");
     ASSERT_TRUE(ConvertQuietly(source, whole, options));
-    const int status = InChild([&] {
-      int steps = 0;
-      CallbackProgress progress([&] {
-        if (++steps == 80) ::_exit(7);
-      });
-      return Convert(source, out, options, progress) ? 0 : 1;
-    });
-    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    ASSERT_TRUE(DiesInTheMiddle(source, out, options));
     EXPECT_FALSE(store::OpenModelFiles(out, {}));
     options.resume = true;
     ConvertOptions other = options;
@@ -326,14 +332,7 @@ TEST(Converter, AKilledReplacementLeavesTheOlderStoreAndIsGoneOnWith) {
     options.group_size = 128;
     options.record_quantiser = tensor::Nvfp4Quantiser::kAmax;
     options.force = true;
-    const int status = InChild([&] {
-      int steps = 0;
-      CallbackProgress progress([&] {
-        if (++steps == 80) ::_exit(7);
-      });
-      return Convert(source, out, options, progress) ? 0 : 1;
-    });
-    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    ASSERT_TRUE(DiesInTheMiddle(source, out, options));
     EXPECT_EQ(ReadText(last), before);
     ExpectSound(out);
     options.resume = true;
